@@ -1,0 +1,1 @@
+//! The userspace half of Sluice.

@@ -1,0 +1,2 @@
+//! `sluice`: the daemon and its command line.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Network namespaces with real servers in them.

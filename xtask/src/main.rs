@@ -1,0 +1,2 @@
+//! `cargo xtask`: what the project needs done, without shell scripts.
+fn main() {}
