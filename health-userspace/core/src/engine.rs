@@ -1,0 +1,314 @@
+//! The one entry: [`Engine::tick`].
+
+use crate::{
+    model::{
+        CheckResult, FrontendId, Layer, Location, OriginId, ServiceId, ServiceSpec, State,
+    },
+    time::{Span, Timestamp},
+};
+use alloc::{string::String, vec::Vec};
+
+/// Places in a frontend's slot table. Prime, as Maglev tables are.
+pub const SLOTS: usize = 251;
+
+/// Everything that happened since the last tick.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    /// Cumulative counters of the kernel, one entry an origin that has any.
+    pub traffic: Vec<(OriginId, TrafficTotals)>,
+    /// The kernel's trip words, read back, one entry an origin.
+    pub kernel: Vec<(OriginId, KernelView)>,
+    /// Rounds of checks that ended.
+    pub checks: Vec<CheckResult>,
+    /// What operators ordered.
+    pub orders: Vec<Order>,
+    /// Whether every write of the last plan reached the kernel. A failed one is simply planned again.
+    pub in_sync: bool,
+}
+
+/// Cumulative counters of one origin. A counter that goes back means that the maps are new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrafficTotals {
+    /// First SYNs.
+    pub syn: u64,
+    /// Accepted answers to them.
+    pub synack: u64,
+    /// RST answering a SYN.
+    pub refused: u64,
+    /// SYNs that outlived the origin's timeout unanswered.
+    pub syn_timeout: u64,
+    /// Requests sent.
+    pub request: u64,
+    /// First response bytes.
+    pub response: u64,
+    /// Requests that outlived the response timeout unanswered.
+    pub no_response: u64,
+    /// RST after the handshake and before the first response byte.
+    pub reset_early: u64,
+    /// RST in the middle of a response.
+    pub reset_mid: u64,
+    /// When its last packet came.
+    pub last_seen: Timestamp,
+    /// Handshake RTT: samples since the beginning, and p99 of the recent past.
+    pub rtt: Quantile,
+    /// Time to first byte, likewise.
+    pub ttfb: Quantile,
+}
+
+/// A percentile of the recent past, by the shell's histogram maths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quantile {
+    /// Samples that it rests on.
+    pub samples: u64,
+    /// 99th percentile.
+    pub p99: Span,
+}
+
+/// Which of the two streaks tripped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streak {
+    /// Connections: refused, unanswered SYNs.
+    Connect,
+    /// Requests: early resets, no response.
+    Request,
+}
+
+/// One origin's trip word and its surroundings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelView {
+    /// The trip, if there is one.
+    pub trip: Option<TripView>,
+    /// Whether userspace has taken the origin out.
+    pub blocked: bool,
+}
+
+/// A trip in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TripView {
+    /// What tripped.
+    pub streak: Streak,
+    /// When.
+    pub since: Timestamp,
+    /// Trials that failed since.
+    pub trials_failed: u32,
+    /// Trials that succeeded in a row; the kernel clears an unblocked trip at the first.
+    pub trials_passed: u32,
+}
+
+/// An operator's order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// About this origin.
+    pub origin: OriginId,
+    /// To do this.
+    pub what: OrderKind,
+    /// Why, in the operator's words.
+    pub reason: String,
+    /// Who, from the socket's peer credentials.
+    pub by: String,
+    /// When it ends by itself.
+    pub until: Option<Timestamp>,
+}
+
+/// What may be ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderKind {
+    /// `maintenance`: no new flows, established ones stay.
+    Drain,
+    /// `fault`, whatever the evidence says.
+    Fail,
+    /// The order above ends, and so do trip, fault and hold-down: judged anew from now on.
+    Clear,
+}
+
+/// What should now be so, and what changed.
+#[derive(Clone, Debug, Default)]
+pub struct Step {
+    /// The whole wish, not a difference: the shell compares it with what the kernel has.
+    pub plan: Plan,
+    /// Changes of state and moves, in order.
+    pub decisions: Vec<Decision>,
+    /// Origins that a check should look at at once.
+    pub suspects: Vec<OriginId>,
+    /// What `status` shows.
+    pub view: Vec<ServiceView>,
+}
+
+/// The kernel's part of the wish.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// One entry an origin.
+    pub origins: Vec<OriginPlan>,
+    /// One entry a frontend.
+    pub frontends: Vec<FrontendPlan>,
+}
+
+/// Wish for one origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OriginPlan {
+    /// Which.
+    pub id: OriginId,
+    /// Never chosen while another is usable (`fault`, `recovering` without a share, `maintenance`).
+    pub blocked: bool,
+    /// Whether the kernel's trials go on while blocked (`fault` without a check of the failing layer).
+    pub trials: bool,
+    /// Ends a trip that began at or before this time.
+    pub clear_trip: Option<Timestamp>,
+    /// Unanswered SYNs older than this are failures; `None` while they are no evidence.
+    pub syn_timeout: Option<Span>,
+    /// Unanswered requests older than this are failures; `None` while they are no evidence.
+    pub response_timeout: Option<Span>,
+}
+
+/// Wish for one frontend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontendPlan {
+    /// Which.
+    pub id: FrontendId,
+    /// Origin of each slot; [`SLOTS`] long, never empty.
+    pub slots: Vec<OriginId>,
+    /// Where flows go whose slot's origin is tripped: best first, at most 16.
+    pub armed: Vec<OriginId>,
+    /// How many of `armed`, from the first, are of the best tier and share the load.
+    pub armed_best: u8,
+}
+
+/// Something that changed, with its why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// When.
+    pub at: Timestamp,
+    /// About this service.
+    pub service: ServiceId,
+    /// What.
+    pub what: DecisionKind,
+    /// The rule that fired, a stable word such as `fall_in_a_row`, `success_rate`, `tripped_3s`.
+    pub rule: &'static str,
+    /// Evidence in words, such as `refused 412 of 412 SYN`.
+    pub evidence: String,
+    /// `judge`, or the operator's name.
+    pub by: String,
+    /// False where observe mode or a limit withheld it.
+    pub enforced: bool,
+}
+
+/// Kinds of change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DecisionKind {
+    /// An origin's state changed.
+    State {
+        /// Which origin.
+        origin: OriginId,
+        /// From.
+        from: State,
+        /// To.
+        to: State,
+        /// Where the failure sits.
+        location: Option<Location>,
+    },
+    /// A service's traffic went to another tier.
+    Failover {
+        /// From this tier.
+        from: u8,
+        /// To that one.
+        to: u8,
+    },
+    /// It came back.
+    Failback {
+        /// From this tier.
+        from: u8,
+        /// To that one.
+        to: u8,
+    },
+    /// Nothing usable is left: all but `maintenance` are used.
+    Panic {
+        /// Entered or left.
+        on: bool,
+    },
+    /// An operator's order was taken, or ended.
+    Override {
+        /// About this origin.
+        origin: OriginId,
+        /// What was ordered; `None` when one ran out.
+        order: Option<OrderKind>,
+    },
+    /// A trip was confirmed as `fault`, or cleared, by the judge.
+    TripJudged {
+        /// Which origin.
+        origin: OriginId,
+        /// Confirmed or cleared.
+        confirmed: bool,
+    },
+}
+
+/// One service, as `status` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceView {
+    /// Which.
+    pub id: ServiceId,
+    /// Worst state of any origin that has traffic planned, for the heading.
+    pub state: State,
+    /// Nothing usable is left.
+    pub panic: bool,
+    /// Lowest tier that has a share.
+    pub active_tier: Option<u8>,
+    /// In the specification's order.
+    pub origins: Vec<OriginView>,
+}
+
+/// One origin, as `status` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginView {
+    /// Which.
+    pub id: OriginId,
+    /// Condition.
+    pub state: State,
+    /// Since when.
+    pub since: Timestamp,
+    /// 0 to 100.
+    pub score: u8,
+    /// Planned share of the service's new flows. Unit: basis points of 10 000.
+    pub share_bp: u16,
+    /// Whether the kernel has tripped it.
+    pub tripped: bool,
+    /// Where the failure sits.
+    pub location: Option<Location>,
+    /// The highest layer that traffic proves to us.
+    pub sees: Option<Layer>,
+    /// Newest evidence of any kind.
+    pub evidence_at: Timestamp,
+    /// Why it is so, worst first.
+    pub reasons: Vec<String>,
+    /// End of the hold-down, while it waits.
+    pub hold_down_until: Option<Timestamp>,
+    /// The operator's order in force.
+    pub order: Option<Order>,
+}
+
+/// The state of all judgement.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    services: Vec<ServiceSpec>,
+}
+
+impl Engine {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(services: Vec<ServiceSpec>, now: Timestamp) -> Self {
+        let _ = now;
+        Self { services }
+    }
+
+    /// Takes another configuration. Origins whose id stays keep evidence, state and hold-down.
+    pub fn reconfigure(&mut self, services: Vec<ServiceSpec>, now: Timestamp) {
+        let _ = now;
+        self.services = services;
+    }
+
+    /// Judges and plans.
+    #[must_use]
+    pub fn tick(&mut self, now: Timestamp, input: &Input) -> Step {
+        let _ = (now, input);
+        Step::default()
+    }
+}

@@ -1,0 +1,261 @@
+//! What is judged and steered: services, origins, checks, frontends, and the words for their condition.
+
+use crate::{
+    policy::Policy,
+    time::{Span, Timestamp},
+};
+use alloc::{string::String, vec::Vec};
+
+/// Number that the kernel knows an origin by. Given once per address and port, kept in the pinned maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OriginId(pub u16);
+
+/// Number that the kernel knows a frontend by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrontendId(pub u16);
+
+/// Number that the kernel knows a service by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceId(pub u16);
+
+/// Whether decisions are carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// They are.
+    Enforce,
+    /// They are computed, counted as withheld, and not done.
+    Observe,
+}
+
+/// A named pool of origins with checks and policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceSpec {
+    /// The kernel's number.
+    pub id: ServiceId,
+    /// Unique name.
+    pub name: String,
+    /// A service may only be stricter than its node.
+    pub mode: Mode,
+    /// Thresholds.
+    pub policy: Policy,
+    /// In the configuration's order; at most 64.
+    pub origins: Vec<OriginSpec>,
+    /// Run against every origin.
+    pub checks: Vec<CheckSpec>,
+    /// What the node's traffic is sent to.
+    pub frontends: Vec<FrontendSpec>,
+}
+
+/// One address:port that serves a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginSpec {
+    /// The kernel's number.
+    pub id: OriginId,
+    /// Unique in its service.
+    pub name: String,
+    /// Priority; 0 is preferred.
+    pub tier: u8,
+    /// Share inside its tier. 0 takes nothing.
+    pub weight: u16,
+    /// New connections per second that it can take.
+    pub capacity_cps: Option<u32>,
+    /// Connections that it can hold.
+    pub capacity_conns: Option<u32>,
+}
+
+/// An active check, as far as the judgement needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckSpec {
+    /// Unique in its service.
+    pub name: String,
+    /// What a pass proves.
+    pub layer: Layer,
+    /// Time between two rounds.
+    pub interval: Span,
+}
+
+/// An address that the node's traffic is sent to and that Sluice steers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrontendSpec {
+    /// The kernel's number.
+    pub id: FrontendId,
+    /// Whose own address it is.
+    pub own: OriginId,
+    /// Address family. Families never mix in a frontend.
+    pub family: Family,
+}
+
+/// Address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// How far up a piece of evidence reaches. A pass proves its own layer and those below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Layer {
+    /// Packets arrive.
+    Network,
+    /// Connections are accepted.
+    Transport,
+    /// TLS sessions are made.
+    Tls,
+    /// Requests are answered, and rightly.
+    Application,
+}
+
+/// Condition of one origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Neither traffic nor checks have said anything yet.
+    Unknown,
+    /// Works.
+    Healthy,
+    /// Works, but some of it fails or is slow.
+    Degraded,
+    /// Much of it fails.
+    HighRisk,
+    /// Does not serve.
+    Fault,
+    /// Passes again, and waits out its hold-down or serves a stage's share.
+    Recovering,
+    /// Taken out by an operator.
+    Maintenance,
+}
+
+/// Where a failure sits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// The process that serves: refused, hung, wrong answers, while its host answers.
+    OriginProcess,
+    /// The whole host: silence.
+    OriginHost,
+    /// What lies between.
+    Path,
+    /// This node.
+    Node,
+    /// A certificate.
+    Certificate,
+    /// The check itself.
+    Check,
+}
+
+/// Result of one round of one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As expected.
+    Pass,
+    /// As expected, but later than the check's `slow` limit.
+    Slow,
+    /// Not as expected.
+    Fail(Reason),
+    /// A shortage here (descriptors, ports, memory, a late round): no evidence about the origin.
+    Local(LocalReason),
+}
+
+/// Why a check failed. Stable codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The connection was refused.
+    Refused,
+    /// No answer before the deadline, at the layer given.
+    Timeout(Layer),
+    /// The connection was reset.
+    Reset,
+    /// ICMP said that the host or network can't be reached.
+    Unreachable,
+    /// The TLS handshake failed.
+    Tls,
+    /// An HTTP status that the check doesn't accept.
+    Status(u16),
+    /// The body broke the check's rule.
+    Body,
+    /// What came was not the protocol.
+    Protocol,
+}
+
+/// Why a round says nothing about the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalReason {
+    /// `EMFILE` or `ENFILE`.
+    Descriptors,
+    /// `EADDRNOTAVAIL`.
+    Ports,
+    /// `ENOBUFS` or `ENOMEM`.
+    Memory,
+    /// The round began or ended late.
+    Late,
+}
+
+/// One round of one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckResult {
+    /// Of this origin.
+    pub origin: OriginId,
+    /// Place of the check in [`ServiceSpec::checks`].
+    pub check: u16,
+    /// When the round began. A result never proves anything about a time after this.
+    pub began: Timestamp,
+    /// When it ended.
+    pub ended: Timestamp,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+impl State {
+    /// All of them, best known first; the order of `origin_state` series.
+    pub const ALL: [Self; 7] = [
+        Self::Unknown,
+        Self::Healthy,
+        Self::Degraded,
+        Self::HighRisk,
+        Self::Fault,
+        Self::Recovering,
+        Self::Maintenance,
+    ];
+
+    /// The word for it in configuration, output and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Healthy => "healthy",
+            Self::Degraded => "degraded",
+            Self::HighRisk => "high_risk",
+            Self::Fault => "fault",
+            Self::Recovering => "recovering",
+            Self::Maintenance => "maintenance",
+        }
+    }
+}
+
+impl Layer {
+    /// The word for it in output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Network => "network",
+            Self::Transport => "transport",
+            Self::Tls => "tls",
+            Self::Application => "application",
+        }
+    }
+}
+
+impl Location {
+    /// The word for it in output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OriginProcess => "origin_process",
+            Self::OriginHost => "origin_host",
+            Self::Path => "path",
+            Self::Node => "node",
+            Self::Certificate => "certificate",
+            Self::Check => "check",
+        }
+    }
+}

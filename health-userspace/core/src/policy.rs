@@ -1,0 +1,147 @@
+//! What the operator decided: thresholds and times, checked.
+//!
+//! Every value is one that the configuration accepted. Defaults are those of `[defaults.policy]`.
+
+use crate::time::Span;
+
+/// All thresholds of one service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Failures of one check in a row that make `fault`. Range: 1 to 100. Default 3, as HAProxy's `fall`.
+    pub fall: u8,
+    /// Passes in a row that end `fault`. Range: 1 to 100. Default 2, as HAProxy's `rise`.
+    pub rise: u8,
+    /// Whether traffic is evidence. Default true.
+    pub passive: bool,
+    /// Shortest sliding window of success rates; a check's is at least (`fall` + 1) × its interval. Default 30 s.
+    pub window: Span,
+    /// Volume floors below which a success rate says nothing.
+    pub samples_min: SamplesMin,
+    /// Success rates below which an origin is worse than `healthy`. Unit: percent.
+    pub success_below_percent: SuccessBelow,
+    /// What a state leaves of an origin's weight. Unit: percent.
+    pub state_weight_percent: StateWeights,
+    /// How long a repaired origin waits before it is used again.
+    pub hold_down: HoldDown,
+    /// When an unanswered request is a failure. `None` (`off`): never.
+    pub response_timeout: Option<Learned>,
+    /// When an unanswered SYN is a failure.
+    pub syn_timeout: Learned,
+    /// The kernel's own, provisional decision.
+    pub trip: Trip,
+}
+
+/// Volume floors. Unit: samples in the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SamplesMin {
+    /// Of traffic. Default 20.
+    pub passive: u32,
+    /// Of one check. Default 3.
+    pub active: u32,
+}
+
+/// Success rates, strictly below which the state is reached. Unit: percent, `fault` ≤ `high_risk` ≤ `degraded`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SuccessBelow {
+    /// Default 80.
+    pub degraded: u8,
+    /// Default 50.
+    pub high_risk: u8,
+    /// Default 20.
+    pub fault: u8,
+}
+
+/// Factors on the weight. Unit: percent, 0 to 100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateWeights {
+    /// Default 100.
+    pub unknown: u8,
+    /// Default 100.
+    pub healthy: u8,
+    /// Default 50.
+    pub degraded: u8,
+    /// Default 10.
+    pub high_risk: u8,
+    /// Default 0.
+    pub fault: u8,
+}
+
+/// Waiting time of a repaired origin: `base` × the number of recent faults, at most `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldDown {
+    /// Default 30 s, as Envoy's base ejection time.
+    pub base: Span,
+    /// Default 300 s, as Envoy's maximum.
+    pub max: Span,
+}
+
+/// A timeout learned as 4 × p99 of what was measured, within bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learned {
+    /// Whether it is learned at all; otherwise it stays `initial`.
+    pub learn: bool,
+    /// Least value.
+    pub min: Span,
+    /// Value below 20 samples.
+    pub initial: Span,
+    /// Greatest value.
+    pub max: Span,
+}
+
+/// When the kernel trips by itself, and how it tries again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trip {
+    /// Whether it may. Default true.
+    pub kernel: bool,
+    /// Failures without a success between them. Range: 1 to 1000. Default 5.
+    pub after: u16,
+    /// Longest time that the failures may span. Default 10 s.
+    pub within: Span,
+    /// Clients (local sockets: connections) that must have failed. Range: 1 to 64. Default 3.
+    pub spread_min: u8,
+    /// Silence of the origin that timeouts wait for. Default 0.
+    pub silence_min: Span,
+    /// First wait before one flow tries the origin. Default 1 s, doubling.
+    pub half_open_after: Span,
+    /// Longest such wait. Default 30 s.
+    pub half_open_max: Span,
+    /// Share of a tier that may be tripped while no lower tier can serve; at least one. Unit: percent. Default 50.
+    pub max_percent: u8,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            fall: 3,
+            rise: 2,
+            passive: true,
+            window: Span::from_secs(30),
+            samples_min: SamplesMin { passive: 20, active: 3 },
+            success_below_percent: SuccessBelow { degraded: 80, high_risk: 50, fault: 20 },
+            state_weight_percent: StateWeights { unknown: 100, healthy: 100, degraded: 50, high_risk: 10, fault: 0 },
+            hold_down: HoldDown { base: Span::from_secs(30), max: Span::from_secs(300) },
+            response_timeout: Some(Learned {
+                learn: true,
+                min: Span::from_millis(200),
+                initial: Span::from_secs(5),
+                max: Span::from_secs(10),
+            }),
+            syn_timeout: Learned {
+                learn: true,
+                min: Span::from_millis(100),
+                initial: Span::from_secs(1),
+                max: Span::from_secs(3),
+            },
+            trip: Trip {
+                kernel: true,
+                after: 5,
+                within: Span::from_secs(10),
+                spread_min: 3,
+                silence_min: Span::ZERO,
+                half_open_after: Span::from_secs(1),
+                half_open_max: Span::from_secs(30),
+                max_percent: 50,
+            },
+        }
+    }
+}
