@@ -1,0 +1,1 @@
+//! Effects: what a plan asks for is done here.

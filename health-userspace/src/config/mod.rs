@@ -1,0 +1,1 @@
+//! Raw TOML to a checked configuration.

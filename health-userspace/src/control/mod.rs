@@ -1,0 +1,1 @@
+//! The socket that the command line talks to.

@@ -1,0 +1,1 @@
+//! The loop that joins kernel, checks, judgement and operators.

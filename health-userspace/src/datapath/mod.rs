@@ -1,0 +1,1 @@
+//! The only user of aya: load, attach, pin, adopt, read, write.

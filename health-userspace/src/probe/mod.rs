@@ -1,0 +1,1 @@
+//! Active checks, on a schedule.
