@@ -1,13 +1,109 @@
+//! The kernel half of Sluice.
+//!
+//! Entry points only. What they share: [`parse`] reads a packet, [`observe`] knows what it means, [`trip`] keeps the
+//! streaks of an origin, [`steer`] chooses, [`nat`] rewrites, [`connect`] steers sockets, [`maps`] holds the state.
+//!
+//! Nothing is dropped but the losers of a rescued handshake; what isn't understood passes and is counted.
 #![no_std]
 #![no_main]
-use aya_ebpf::{macros::classifier, programs::TcContext};
+#![feature(core_intrinsics)]
+#![allow(internal_features, reason = "the only compare-and-swap that compiles for this target is the intrinsic")]
 
-/// The cheapest program there is: what the others are measured against.
+mod atomic;
+mod connect;
+mod maps;
+mod nat;
+mod observe;
+mod parse;
+mod steer;
+mod trip;
+
+use aya_ebpf::{
+    macros::{cgroup_sock, cgroup_sock_addr, classifier},
+    programs::{SockAddrContext, SockContext, TcContext},
+};
+use maps::{V4, V6};
+use observe::PASS;
+use parse::{Direction, Parsed};
+
+/// Packets to origins: flows begin, SYNs are steered, redirected flows are rewritten.
 #[classifier]
-pub fn trivial(_ctx: TcContext) -> i32 { -1 }
+pub fn egress(ctx: TcContext) -> i32 {
+    if observe::is_second_pass(&ctx) {
+        return PASS;
+    }
+    match parse::parse(&ctx, Direction::Egress) {
+        Parsed::V4(packet) => observe::egress::<V4>(&ctx, &packet),
+        Parsed::V6(packet) => observe::egress::<V6>(&ctx, &packet),
+        Parsed::Other => PASS,
+        Parsed::Skipped(why) => {
+            maps::count(why);
+            PASS
+        }
+    }
+}
+
+/// Packets from origins: signals, and the way back of redirected flows.
+#[classifier]
+pub fn ingress(ctx: TcContext) -> i32 {
+    match parse::parse(&ctx, Direction::Ingress) {
+        Parsed::V4(packet) => observe::ingress::<V4>(&ctx, &packet),
+        Parsed::V6(packet) => observe::ingress::<V6>(&ctx, &packet),
+        Parsed::Other => PASS,
+        Parsed::Skipped(why) => {
+            maps::count(why);
+            PASS
+        }
+    }
+}
+
+/// The cheapest program there is: what benchmarks measure the others against.
+#[classifier]
+pub fn trivial(_ctx: TcContext) -> i32 {
+    PASS
+}
+
+/// Steers IPv4 connects.
+#[cgroup_sock_addr(connect4)]
+pub fn connect4(ctx: SockAddrContext) -> i32 {
+    // A socket that isn't steered connects as it asked.
+    let _steered = connect::connect4(&ctx);
+    1
+}
+
+/// Steers IPv6 connects.
+#[cgroup_sock_addr(connect6)]
+pub fn connect6(ctx: SockAddrContext) -> i32 {
+    let _steered = connect::connect6(&ctx);
+    1
+}
+
+/// Hides the steering from IPv4 sockets.
+#[cgroup_sock_addr(getpeername4)]
+pub fn peer4(ctx: SockAddrContext) -> i32 {
+    let _steered = connect::peer4(&ctx);
+    1
+}
+
+/// Hides the steering from IPv6 sockets.
+#[cgroup_sock_addr(getpeername6)]
+pub fn peer6(ctx: SockAddrContext) -> i32 {
+    let _steered = connect::peer6(&ctx);
+    1
+}
+
+/// Forgets a socket's choice when it is closed.
+#[cgroup_sock(sock_release)]
+pub fn release(ctx: SockContext) -> i32 {
+    connect::release(&ctx);
+    1
+}
 
 #[panic_handler]
-fn panic(_: &core::panic::PanicInfo) -> ! { loop {} }
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    // The verifier proves that no program gets here.
+    loop {}
+}
 
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]

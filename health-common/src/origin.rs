@@ -1,0 +1,210 @@
+//! Origins: what userspace says of them, what the kernel remembers of them, and what it counts.
+
+use crate::{
+    cells::{REQUEST_CELLS, SYN_CELLS},
+    histogram::Buckets,
+    net::Endpoint,
+};
+
+/// What userspace says of an origin. Value of the map `origins`.
+///
+/// Each field stands alone, for readers may see one write half done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Origin {
+    /// A trip that began at or before this time has ended. Unit: ns, `bpf_ktime_get_ns()`.
+    pub clear_before_ns: u64,
+    /// Age at which an unanswered SYN is a failure. 0: never. Unit: ns.
+    pub syn_timeout_ns: u64,
+    /// Age at which an unanswered request is a failure. 0: never. Unit: ns.
+    pub response_timeout_ns: u64,
+    /// Longest time that a streak may span. Unit: ns.
+    pub within_ns: u64,
+    /// Silence that timeouts wait for before they trip. Unit: ns.
+    pub silence_min_ns: u64,
+    /// First wait before a trial. Unit: ns.
+    pub half_open_after_ns: u64,
+    /// Longest wait before a trial. Unit: ns.
+    pub half_open_max_ns: u64,
+    /// Where it lives.
+    pub endpoint: Endpoint,
+    /// Interface that leads to it. 0: not known, so nothing can be redirected there by packet.
+    pub ifindex: u32,
+    /// How often this number was given.
+    pub generation: u32,
+    /// Failures without a success that trip.
+    pub after: u16,
+    /// Clients that they must come from.
+    pub spread_min: u16,
+    /// Its service.
+    pub service: u16,
+    /// Tier, with [`crate::map::Service::V6`].
+    pub tier: u16,
+    /// `Origin::…` bits.
+    pub flags: u32,
+    /// Always 0.
+    pub pad: u32,
+}
+
+const _: () = assert!(size_of::<Origin>() == 104);
+
+impl Origin {
+    /// The number is in use.
+    pub const PRESENT: u32 = 1;
+    /// Never chosen while another is usable.
+    pub const BLOCKED: u32 = 2;
+    /// Trials go on while it is blocked.
+    pub const TRIALS: u32 = 4;
+    /// The kernel may trip it.
+    pub const KERNEL_TRIP: u32 = 8;
+    /// Trips and moves are computed and counted, not done.
+    pub const OBSERVE: u32 = 16;
+
+    /// Whether a bit is set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What the kernel remembers of an origin. Value of the map `states`. Shared by all CPUs: every field is changed by one
+/// atomic operation. Userspace only reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct OriginState {
+    /// The trip in force ([`crate::trip::Trip`]); 0 none.
+    pub trip: u64,
+    /// First bad packet of the streak that tripped, or of the one that runs. Unit: ns.
+    pub first_bad_ns: u64,
+    /// When the next trial may go. Won by compare-and-swap. Unit: ns.
+    pub trial_next_ns: u64,
+    /// Wait before the trial after that. Unit: ns.
+    pub trial_wait_ns: u64,
+    /// When the trial under way began; 0 when none is. Unit: ns.
+    pub trial_open_ns: u64,
+    /// Trials that failed since the trip.
+    pub trials_failed: u64,
+    /// Trials that succeeded in a row.
+    pub trials_passed: u64,
+    /// 1 until a new flow has gone elsewhere.
+    pub first_flow_due: u64,
+    /// [`crate::streak::Streak`] of refused connections.
+    pub connect_failures: u64,
+    /// [`crate::streak::Streak`] of early resets.
+    pub request_failures: u64,
+    /// [`crate::streak::Streak`] of SYNs sent since the last accepted SYN-ACK.
+    pub syns_open: u64,
+    /// When `syns_open` reached the number that trips. Unit: ns.
+    pub syns_reached_ns: u64,
+    /// [`crate::streak::Streak`] of requests sent since the last first response byte.
+    pub requests_open: u64,
+    /// Last first response byte in time. Unit: ns.
+    pub answered_ns: u64,
+    /// Last packet that was accepted from it. Unit: ns.
+    pub last_seen_ns: u64,
+    /// Request epoch in which overdue requests were last looked for.
+    pub looked_epoch: u64,
+    /// Unanswered SYNs of cells that were reused.
+    pub syn_timeouts: u64,
+    /// Unanswered requests of cells that were reused.
+    pub no_responses: u64,
+    /// SYNs by the time they were sent ([`crate::cells`]).
+    pub syn_cells: [u64; SYN_CELLS],
+    /// Requests by the time of their last byte.
+    pub request_cells: [u64; REQUEST_CELLS],
+}
+
+const _: () = assert!(size_of::<OriginState>() == 18 * 8 + 8 * (SYN_CELLS + REQUEST_CELLS));
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)+) => {
+        /// One CPU's counters of one origin, since the maps were made. The kernel never resets one. Value of the map
+        /// `counters`; userspace sums over CPUs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(C)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)+
+            /// Handshake RTT, never from a repeated SYN (RFC 6298 §3).
+            pub rtt: Buckets,
+            /// Last request byte to first response byte.
+            pub ttfb: Buckets,
+        }
+
+        impl Counters {
+            /// Names of the signals, in the order of [`Counters::signals`].
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)+];
+
+            /// Nothing counted.
+            pub const ZERO: Self =
+                Self { $($name: 0,)+ rtt: [0; crate::histogram::BUCKETS], ttfb: [0; crate::histogram::BUCKETS] };
+
+            /// Adds another CPU's signals. Histograms are summed by whoever widens them.
+            pub const fn add_signals(&mut self, other: &Self) {
+                $(self.$name = self.$name.wrapping_add(other.$name);)+
+            }
+
+            /// The signals' values.
+            #[must_use]
+            pub const fn signals(&self) -> [u64; Self::NAMES.len()] {
+                [$(self.$name,)+]
+            }
+        }
+    };
+}
+
+counters! {
+    /// First SYNs sent to it.
+    syn,
+    /// Repeated SYNs.
+    syn_retrans,
+    /// Accepted answers to SYNs.
+    synack,
+    /// Accepted answers that came after the SYN timeout.
+    synack_late,
+    /// RST answering a SYN, with the right acknowledgement.
+    refused,
+    /// RST before the first response byte.
+    reset_early,
+    /// RST in the middle of a response.
+    reset_mid,
+    /// RST after a response or on an idle flow: no evidence.
+    reset_idle,
+    /// RST that is not exactly at the next sequence number: no evidence (RFC 9293 §3.10.7, RFC 5961 §3.2).
+    rst_inexact,
+    /// Requests: bytes sent while no answer was due.
+    request,
+    /// First response bytes.
+    response,
+    /// First response bytes that came after the response timeout.
+    response_late,
+    /// Requests that ended without an answer by the client's or the node's doing, or by an orderly end.
+    request_void,
+    /// Flows that the client or the node reset.
+    client_abort,
+    /// Data segments sent again.
+    retrans,
+    /// Flows that were established.
+    opened,
+    /// Flows of those that ended.
+    closed,
+    /// Packets to it, GSO segments counted.
+    pkts_out,
+    /// Packets from it, GRO segments counted.
+    pkts_in,
+    /// TCP payload to it.
+    bytes_out,
+    /// TCP payload from it.
+    bytes_in,
+    /// New flows that were sent to it although they were addressed elsewhere.
+    steered,
+    /// Repeated SYNs that were sent to it although they were addressed elsewhere.
+    rescued,
+    /// Trips of it.
+    trips,
+    /// Trials of it.
+    trials,
+}
+
+const _: () =
+    assert!(size_of::<Counters>() == 8 * Counters::NAMES.len() + 2 * size_of::<Buckets>());

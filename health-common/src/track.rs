@@ -1,0 +1,258 @@
+//! What one packet does to one flow. Pure: the same code runs in the kernel and in host tests.
+//!
+//! A flow's life: the SYN makes a [`HalfOpen`]; the accepted SYN-ACK makes a [`Flow`] of it; FIN from both sides, or an
+//! exact RST, ends that. Nothing here reads a clock or a map: what the packet means for the origin comes back as
+//! [`Effects`], and the caller counts it.
+
+use crate::flow::{ANSWERED, Flow, HalfOpen, MOVED, NODE_FIN, ORIGIN_FIN, TRIAL};
+
+/// TCP header bits (RFC 9293 §3.1).
+pub const FIN: u8 = 1;
+/// Synchronize.
+pub const SYN: u8 = 2;
+/// Reset.
+pub const RST: u8 = 4;
+/// Acknowledgement is valid.
+pub const ACK: u8 = 16;
+
+/// The parts of a TCP segment that matter here, in host byte order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgement number.
+    pub ack: u32,
+    /// Payload. Unit: bytes.
+    pub len: u32,
+    /// Header bits.
+    pub flags: u8,
+}
+
+impl Segment {
+    /// Whether all of the bits are set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has(&self, bits: u8) -> bool {
+        self.flags & bits == bits
+    }
+
+    /// Sequence number behind the segment; FIN takes one.
+    #[inline(always)]
+    #[must_use]
+    pub const fn end(&self) -> u32 {
+        self.seq.wrapping_add(self.len).wrapping_add((self.flags & FIN) as u32)
+    }
+}
+
+/// Whether `a` lies behind `b` in sequence space (RFC 9293 §3.4).
+#[inline(always)]
+#[must_use]
+pub const fn after(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+/// What a packet meant. Several can hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// `Effects::…` bits.
+    pub bits: u32,
+    /// For [`Effects::RESPONSE`], [`Effects::REFRESHED`], [`Effects::VOID`], [`Effects::RESET_EARLY`]: when the last byte
+    /// of the request that this ends or renews was sent; 0 when there was none. Unit: ns.
+    pub request_ns: u64,
+}
+
+impl Effects {
+    /// A request began.
+    pub const REQUEST: u32 = 1;
+    /// More bytes of a request that is under way: its clock starts again.
+    pub const REFRESHED: u32 = 1 << 1;
+    /// The first response byte came.
+    pub const RESPONSE: u32 = 1 << 2;
+    /// The request will not be answered, and that is nobody's failure here.
+    pub const VOID: u32 = 1 << 3;
+    /// RST from the origin before its first payload byte.
+    pub const RESET_EARLY: u32 = 1 << 4;
+    /// RST from the origin in the middle of a response.
+    pub const RESET_MID: u32 = 1 << 5;
+    /// RST from the origin after a response, or on an idle flow.
+    pub const RESET_IDLE: u32 = 1 << 6;
+    /// RST that proves nothing.
+    pub const RST_INEXACT: u32 = 1 << 7;
+    /// RST from the node's side.
+    pub const CLIENT_ABORT: u32 = 1 << 8;
+    /// The flow has ended.
+    pub const CLOSED: u32 = 1 << 9;
+    /// Data that was sent before.
+    pub const RETRANS: u32 = 1 << 10;
+
+    /// Whether a bit is set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has(&self, bit: u32) -> bool {
+        self.bits & bit != 0
+    }
+}
+
+/// How an origin's packet answers a SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// SYN-ACK that acknowledges this SYN.
+    Accepted,
+    /// RST that acknowledges this SYN (RFC 9293 §3.10.7.3).
+    Refused,
+    /// Neither, or of another SYN: no evidence.
+    None,
+}
+
+/// What a packet from the origin says to a connection attempt.
+#[inline(always)]
+#[must_use]
+pub const fn answer(attempt: &HalfOpen, segment: &Segment) -> Answer {
+    if !segment.has(ACK) || segment.ack != attempt.isn.wrapping_add(1) {
+        return Answer::None;
+    }
+    if segment.has(RST) {
+        Answer::Refused
+    } else if segment.has(SYN) {
+        Answer::Accepted
+    } else {
+        Answer::None
+    }
+}
+
+/// The flow that an accepted SYN-ACK makes.
+#[inline(always)]
+#[must_use]
+pub const fn establish(attempt: &HalfOpen, synack: &Segment, now_ns: u64) -> Flow {
+    let rtt_us = if attempt.repeats == 0 { now_ns.saturating_sub(attempt.syn_ns) / 1000 } else { 0 };
+    let start = synack.seq.wrapping_add(1);
+    Flow {
+        request_ns: 0,
+        payload_ns: 0,
+        node_next: attempt.isn.wrapping_add(1),
+        node_ack: start,
+        origin_next: start,
+        origin_ack: attempt.isn.wrapping_add(1),
+        rtt_us: if rtt_us > u32::MAX as u64 { u32::MAX } else { rtt_us as u32 },
+        client: attempt.client,
+        origin: attempt.origin,
+        flags: attempt.flags & (MOVED | TRIAL),
+        pad: [0; 5],
+    }
+}
+
+/// A segment from the node's side. `now` is read only when a request byte is new.
+#[inline(always)]
+pub fn from_node(flow: &mut Flow, segment: &Segment, now: impl FnOnce() -> u64) -> Effects {
+    let mut effects = Effects::default();
+    if segment.has(ACK) && after(segment.ack, flow.node_ack) {
+        flow.node_ack = segment.ack;
+    }
+    if segment.has(RST) {
+        effects.bits |= Effects::CLIENT_ABORT | Effects::CLOSED | void(flow, &mut effects.request_ns);
+        return effects;
+    }
+    if segment.len > 0 {
+        if after(segment.seq.wrapping_add(segment.len), flow.node_next) {
+            let now = now();
+            effects.bits |= if flow.request_ns == 0 { Effects::REQUEST } else { Effects::REFRESHED };
+            effects.request_ns = flow.request_ns;
+            flow.request_ns = now;
+        } else {
+            effects.bits |= Effects::RETRANS;
+        }
+    }
+    if after(segment.end(), flow.node_next) {
+        flow.node_next = segment.end();
+    }
+    if segment.has(FIN) {
+        flow.flags |= NODE_FIN;
+    }
+    effects.bits |= closed(flow, segment);
+    effects
+}
+
+/// A segment from the origin. `coarse_ns` is a clock that steps by milliseconds.
+#[inline(always)]
+pub fn from_origin(flow: &mut Flow, segment: &Segment, coarse_ns: u64) -> Effects {
+    let mut effects = Effects::default();
+    if segment.has(RST) {
+        effects.bits |= reset(flow, segment, coarse_ns);
+        if effects.has(Effects::RESET_EARLY) {
+            effects.request_ns = flow.request_ns;
+            flow.request_ns = 0;
+        } else if effects.has(Effects::CLOSED) {
+            effects.bits |= void(flow, &mut effects.request_ns);
+        }
+        return effects;
+    }
+    if segment.has(ACK) && after(segment.ack, flow.origin_ack) && !after(segment.ack, flow.node_next) {
+        flow.origin_ack = segment.ack;
+    }
+    if segment.len > 0 && after(segment.seq.wrapping_add(segment.len), flow.origin_next) {
+        flow.payload_ns = coarse_ns;
+        flow.flags |= ANSWERED;
+        if flow.request_ns != 0 {
+            effects.bits |= Effects::RESPONSE;
+            effects.request_ns = flow.request_ns;
+            flow.request_ns = 0;
+        }
+    }
+    // A hole in the stream is not waited for: the origin's own next number is what an exact RST will carry.
+    if after(segment.end(), flow.origin_next) {
+        flow.origin_next = segment.end();
+    }
+    if segment.has(FIN) && flow.flags & ORIGIN_FIN == 0 {
+        flow.flags |= ORIGIN_FIN;
+        effects.bits |= void(flow, &mut effects.request_ns);
+    }
+    effects.bits |= closed(flow, segment);
+    effects
+}
+
+/// Ends the request that is under way, if there is one, without an answer.
+#[inline(always)]
+fn void(flow: &mut Flow, request_ns: &mut u64) -> u32 {
+    if flow.request_ns == 0 {
+        return 0;
+    }
+    *request_ns = flow.request_ns;
+    flow.request_ns = 0;
+    Effects::VOID
+}
+
+/// Both sides have sent FIN, and this segment acknowledges the last one.
+#[inline(always)]
+const fn closed(flow: &Flow, segment: &Segment) -> u32 {
+    let both = NODE_FIN | ORIGIN_FIN;
+    if flow.flags & both == both && !segment.has(FIN) && segment.has(ACK) && segment.len == 0 {
+        Effects::CLOSED
+    } else {
+        0
+    }
+}
+
+/// Shortest time after payload in which a RST still breaks a response. Unit: ns.
+const MID_MIN_NS: u64 = 200_000_000;
+
+/// What a RST from the origin proves, by its exact sequence number and the flow's phase.
+#[inline(always)]
+const fn reset(flow: &Flow, segment: &Segment, coarse_ns: u64) -> u32 {
+    // Exact is the next number that the origin would use, or the last that the node acknowledged: a restarted origin
+    // takes it from our acknowledgement (RFC 9293 §3.10.7.1).
+    if segment.seq != flow.origin_next && segment.seq != flow.node_ack {
+        return Effects::RST_INEXACT;
+    }
+    if flow.flags & ANSWERED == 0 {
+        return Effects::RESET_EARLY | Effects::CLOSED;
+    }
+    let four_rtts = 4 * flow.rtt_us as u64 * 1000;
+    let window = if four_rtts > MID_MIN_NS { four_rtts } else { MID_MIN_NS };
+    let unacknowledged = after(flow.origin_next, flow.node_ack);
+    let recent = coarse_ns.saturating_sub(flow.payload_ns) <= window;
+    if (unacknowledged || recent) && flow.flags & ORIGIN_FIN == 0 {
+        Effects::RESET_MID | Effects::CLOSED
+    } else {
+        Effects::RESET_IDLE | Effects::CLOSED
+    }
+}

@@ -1,0 +1,174 @@
+//! Steering of this host's sockets, before a packet exists: no rewriting per packet, and no wait for the neighbour entry
+//! of a dead origin.
+
+use aya_ebpf::{
+    EbpfContext,
+    helpers::generated::{
+        bpf_get_current_cgroup_id, bpf_get_current_uid_gid, bpf_get_netns_cookie, bpf_get_prandom_u32,
+        bpf_get_socket_cookie,
+    },
+    programs::{SockAddrContext, SockContext},
+};
+use health_common::{
+    NONE,
+    flow::{Choice, MOVED},
+    map::{BypassKey, Count},
+    net::{Addr, Be16, Be32, Endpoint},
+};
+
+use crate::{
+    maps::{self, SOCKETS, count},
+    steer,
+};
+
+const SOCK_STREAM: u32 = 1;
+const IPPROTO_TCP: u32 = 6;
+
+/// Steers an IPv4 connect.
+#[inline(always)]
+pub fn connect4(ctx: &SockAddrContext) -> Option<()> {
+    // SAFETY: the kernel passes a live context; all its fields are readable.
+    let asked = unsafe {
+        Endpoint::new(Addr::v4(Be32((*ctx.sock_addr).user_ip4)), Be16((*ctx.sock_addr).user_port as u16))
+    };
+    let to = steer(ctx, &asked)?;
+    write4(ctx, &to);
+    Some(())
+}
+
+/// Steers an IPv6 connect; a mapped address is IPv4.
+#[inline(always)]
+pub fn connect6(ctx: &SockAddrContext) -> Option<()> {
+    let asked = asked6(ctx);
+    let to = steer(ctx, &asked)?;
+    write6(ctx, &to);
+    Some(())
+}
+
+/// Says what the socket asked for, not what it got.
+#[inline(always)]
+pub fn peer4(ctx: &SockAddrContext) -> Option<()> {
+    write4(ctx, &asked_before(ctx)?);
+    Some(())
+}
+
+/// Says what the socket asked for, not what it got.
+#[inline(always)]
+pub fn peer6(ctx: &SockAddrContext) -> Option<()> {
+    write6(ctx, &asked_before(ctx)?);
+    Some(())
+}
+
+/// Forgets a socket's choice.
+#[inline(always)]
+pub fn release(ctx: &SockContext) {
+    // SAFETY: the context is a live socket.
+    let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
+    // Most sockets have none.
+    maps::removed(SOCKETS.remove(cookie));
+}
+
+#[inline(always)]
+fn asked_before(ctx: &SockAddrContext) -> Option<Endpoint> {
+    // SAFETY: the context is live.
+    let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
+    // SAFETY: entries are written before the connection exists and not changed until the socket connects again.
+    let choice = unsafe { SOCKETS.get(cookie) }?;
+    (choice.flags & MOVED != 0).then_some(choice.asked)
+}
+
+#[inline(always)]
+fn asked6(ctx: &SockAddrContext) -> Endpoint {
+    // SAFETY: as in `connect4`; each word is read by itself, as the verifier wants it.
+    unsafe {
+        let address = core::ptr::addr_of!((*ctx.sock_addr).user_ip6).cast::<u32>();
+        Endpoint::new(
+            Addr([
+                address.read_volatile(),
+                address.add(1).read_volatile(),
+                address.add(2).read_volatile(),
+                address.add(3).read_volatile(),
+            ]),
+            Be16((*ctx.sock_addr).user_port as u16),
+        )
+    }
+}
+
+#[inline(always)]
+fn write4(ctx: &SockAddrContext, to: &Endpoint) {
+    // SAFETY: both fields are writable in these hooks.
+    unsafe {
+        core::ptr::addr_of_mut!((*ctx.sock_addr).user_ip4).write_volatile(to.addr.low().0);
+        core::ptr::addr_of_mut!((*ctx.sock_addr).user_port).write_volatile(u32::from(to.port.0));
+    }
+}
+
+#[inline(always)]
+fn write6(ctx: &SockAddrContext, to: &Endpoint) {
+    // SAFETY: as in `write4`.
+    unsafe {
+        let address = core::ptr::addr_of_mut!((*ctx.sock_addr).user_ip6).cast::<u32>();
+        address.write_volatile(to.addr.0[0]);
+        address.add(1).write_volatile(to.addr.0[1]);
+        address.add(2).write_volatile(to.addr.0[2]);
+        address.add(3).write_volatile(to.addr.0[3]);
+        core::ptr::addr_of_mut!((*ctx.sock_addr).user_port).write_volatile(u32::from(to.port.0));
+    }
+}
+
+/// Where the socket shall go, if elsewhere than it asked.
+#[inline(always)]
+fn steer(ctx: &SockAddrContext, asked: &Endpoint) -> Option<Endpoint> {
+    // SAFETY: as in `connect4`.
+    let (kind, protocol) = unsafe { ((*ctx.sock_addr).type_, (*ctx.sock_addr).protocol) };
+    if kind != SOCK_STREAM || protocol != IPPROTO_TCP {
+        return None;
+    }
+    let meant = maps::endpoint(asked)?;
+    if meant.frontend == NONE || is_bypassed(ctx) {
+        return None;
+    }
+    // SAFETY: the context is live.
+    let (namespace, cookie) = unsafe { (bpf_get_netns_cookie(ctx.as_ptr()), bpf_get_socket_cookie(ctx.as_ptr())) };
+    if !maps::steers_namespace(namespace) {
+        return None;
+    }
+    // SAFETY: the helper takes no argument.
+    let hash = unsafe { bpf_get_prandom_u32() } as u32;
+    let chosen = steer::choose(meant.frontend, hash, maps::now())?;
+    let moves = chosen.origin != meant.origin;
+    let flags = chosen.flags | if moves { MOVED } else { 0 };
+    let choice = Choice { asked: *asked, origin: chosen.origin, frontend: meant.frontend, flags, pad: 0 };
+    if SOCKETS.insert(cookie, choice, 0).is_err() {
+        // Without the note, TC egress would choose a second time: let it be the only one.
+        count(Count::UpdateFailed);
+        return None;
+    }
+    if !moves {
+        return None;
+    }
+    count(Count::SteeredConnect);
+    if let Some(counters) = maps::counters(chosen.origin) {
+        counters.steered += 1;
+    }
+    Some(maps::origin(chosen.origin)?.endpoint)
+}
+
+#[inline(always)]
+fn is_bypassed(ctx: &SockAddrContext) -> bool {
+    let Some(node) = maps::node() else { return false };
+    // SAFETY: `sk` is a socket in these hooks, or null, which is checked.
+    let mark = unsafe {
+        let sk = (*ctx.sock_addr).__bindgen_anon_1.sk;
+        if sk.is_null() { 0 } else { (*sk).mark }
+    };
+    if node.bypass_mark != 0 && mark == node.bypass_mark {
+        return true;
+    }
+    if node.has_bypass == 0 {
+        return false;
+    }
+    // SAFETY: neither helper takes an argument.
+    let (user, cgroup) = unsafe { (bpf_get_current_uid_gid(), bpf_get_current_cgroup_id()) };
+    maps::is_bypassed(BypassKey::USER, user & 0xffff_ffff) || maps::is_bypassed(BypassKey::CGROUP, cgroup)
+}

@@ -1,0 +1,201 @@
+//! All maps, and the small reads and counts that every part needs. Sizes here are defaults; the loader sets them from the
+//! configuration.
+
+use aya_ebpf::{
+    helpers::bpf_ktime_get_ns,
+    macros::map,
+    maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
+};
+use health_common::{
+    event::{Event, Kind, Why},
+    flow::{Choice, Flow, HalfOpen, Moved},
+    map::{BypassKey, Count, Name, NameKey, Node, Selector, Service, Table},
+    net::{Endpoint, EndpointUse, FlowKey, FlowKey4, FlowKey6},
+    origin::{Counters, Origin, OriginState},
+};
+
+#[map(name = "node")]
+static NODE: Array<Node> = Array::with_max_entries(1, 0);
+#[map(name = "endpoints")]
+static ENDPOINTS: HashMap<Endpoint, EndpointUse> = HashMap::with_max_entries(20_000, 0);
+#[map(name = "origins")]
+static ORIGINS: Array<Origin> = Array::with_max_entries(10_000, 0);
+#[map(name = "states")]
+static STATES: Array<OriginState> = Array::with_max_entries(10_000, 0);
+#[map(name = "counters")]
+static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(10_000, 0);
+#[map(name = "services")]
+pub static SERVICES: Array<Service> = Array::with_max_entries(10_000, 0);
+#[map(name = "selectors")]
+pub static SELECTORS: Array<Selector> = Array::with_max_entries(10_000, 0);
+#[map(name = "tables")]
+pub static TABLES: Array<Table> = Array::with_max_entries(20_000, 0);
+#[map(name = "half_open_v4")]
+static HALF_OPEN_V4: LruHashMap<FlowKey4, HalfOpen> = LruHashMap::with_max_entries(262_144, 0);
+#[map(name = "half_open_v6")]
+static HALF_OPEN_V6: LruHashMap<FlowKey6, HalfOpen> = LruHashMap::with_max_entries(262_144, 0);
+#[map(name = "flows_v4")]
+static FLOWS_V4: LruHashMap<FlowKey4, Flow> = LruHashMap::with_max_entries(1_048_576, 0);
+#[map(name = "flows_v6")]
+static FLOWS_V6: LruHashMap<FlowKey6, Flow> = LruHashMap::with_max_entries(1_048_576, 0);
+#[map(name = "moved_out_v4")]
+static MOVED_OUT_V4: HashMap<FlowKey4, Moved> = HashMap::with_max_entries(262_144, 0);
+#[map(name = "moved_out_v6")]
+static MOVED_OUT_V6: HashMap<FlowKey6, Moved> = HashMap::with_max_entries(262_144, 0);
+#[map(name = "moved_back_v4")]
+static MOVED_BACK_V4: HashMap<FlowKey4, Moved> = HashMap::with_max_entries(262_144, 0);
+#[map(name = "moved_back_v6")]
+static MOVED_BACK_V6: HashMap<FlowKey6, Moved> = HashMap::with_max_entries(262_144, 0);
+#[map(name = "sockets")]
+pub static SOCKETS: HashMap<u64, Choice> = HashMap::with_max_entries(262_144, 0);
+#[map(name = "namespaces")]
+static NAMESPACES: HashMap<u64, u32> = HashMap::with_max_entries(64, 0);
+#[map(name = "bypass")]
+static BYPASS: HashMap<BypassKey, u32> = HashMap::with_max_entries(256, 0);
+#[map(name = "counts")]
+static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Count::ALL.len() as u32, 0);
+#[map(name = "events")]
+static EVENTS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+#[map(name = "names")]
+static NAMES: HashMap<NameKey, Name> = HashMap::with_max_entries(32_768, 0);
+
+/// The maps of one address family.
+pub trait Family {
+    /// Its four-tuple.
+    type Key: FlowKey + 'static;
+    fn half_open() -> &'static LruHashMap<Self::Key, HalfOpen>;
+    fn flows() -> &'static LruHashMap<Self::Key, Flow>;
+    fn moved_out() -> &'static HashMap<Self::Key, Moved>;
+    fn moved_back() -> &'static HashMap<Self::Key, Moved>;
+}
+
+pub struct V4;
+pub struct V6;
+
+impl Family for V4 {
+    type Key = FlowKey4;
+    #[inline(always)]
+    fn half_open() -> &'static LruHashMap<FlowKey4, HalfOpen> {
+        &HALF_OPEN_V4
+    }
+    #[inline(always)]
+    fn flows() -> &'static LruHashMap<FlowKey4, Flow> {
+        &FLOWS_V4
+    }
+    #[inline(always)]
+    fn moved_out() -> &'static HashMap<FlowKey4, Moved> {
+        &MOVED_OUT_V4
+    }
+    #[inline(always)]
+    fn moved_back() -> &'static HashMap<FlowKey4, Moved> {
+        &MOVED_BACK_V4
+    }
+}
+
+impl Family for V6 {
+    type Key = FlowKey6;
+    #[inline(always)]
+    fn half_open() -> &'static LruHashMap<FlowKey6, HalfOpen> {
+        &HALF_OPEN_V6
+    }
+    #[inline(always)]
+    fn flows() -> &'static LruHashMap<FlowKey6, Flow> {
+        &FLOWS_V6
+    }
+    #[inline(always)]
+    fn moved_out() -> &'static HashMap<FlowKey6, Moved> {
+        &MOVED_OUT_V6
+    }
+    #[inline(always)]
+    fn moved_back() -> &'static HashMap<FlowKey6, Moved> {
+        &MOVED_BACK_V6
+    }
+}
+
+/// A removal: that the entry was not there is as good.
+#[inline(always)]
+pub fn removed(_result: Result<(), i32>) {}
+
+/// The clock that all stamps are of.
+#[inline(always)]
+pub fn now() -> u64 {
+    // SAFETY: the helper takes no argument and cannot fail.
+    unsafe { bpf_ktime_get_ns() }
+}
+
+/// The same clock in steps of a tick, at a tenth of the cost.
+#[inline(always)]
+pub fn coarse_now() -> u64 {
+    // SAFETY: the helper takes no argument and cannot fail.
+    unsafe { aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns() }
+}
+
+#[inline(always)]
+pub fn node() -> Option<&'static Node> {
+    NODE.get(0)
+}
+
+/// What an address and port mean to us.
+#[inline(always)]
+pub fn endpoint(key: &Endpoint) -> Option<EndpointUse> {
+    // SAFETY: the value is one aligned word, so it can't be read torn.
+    unsafe { ENDPOINTS.get(key) }.copied()
+}
+
+#[inline(always)]
+pub fn origin(id: u16) -> Option<&'static Origin> {
+    ORIGINS.get(u32::from(id))
+}
+
+#[inline(always)]
+pub fn state(id: u16) -> Option<*mut OriginState> {
+    STATES.get_ptr_mut(u32::from(id))
+}
+
+/// This CPU's counters of an origin.
+#[inline(always)]
+pub fn counters(id: u16) -> Option<&'static mut Counters> {
+    // SAFETY: the value is this CPU's own, and softirqs do not nest on a CPU.
+    COUNTERS.get_ptr_mut(u32::from(id)).map(|counters| unsafe { &mut *counters })
+}
+
+/// Counts an exit, or another thing of the node.
+#[inline(always)]
+pub fn count(what: Count) {
+    if let Some(counter) = COUNTS.get_ptr_mut(what as u32) {
+        // SAFETY: the value is this CPU's own, and softirqs do not nest on a CPU.
+        unsafe { *counter += 1 };
+    }
+}
+
+#[inline(always)]
+pub fn steers_namespace(cookie: u64) -> bool {
+    // SAFETY: only presence matters.
+    unsafe { NAMESPACES.get(cookie) }.is_some()
+}
+
+#[inline(always)]
+pub fn is_bypassed(kind: u64, id: u64) -> bool {
+    // SAFETY: only presence matters.
+    unsafe { BYPASS.get(BypassKey { id, kind }) }.is_some()
+}
+
+/// Tells userspace. An event that doesn't fit is counted.
+#[inline(always)]
+pub fn tell(kind: Kind, why: Why, time_ns: u64, origin: u16, other: u16, count_: u32, first_bad_ns: u64, node: &Endpoint) {
+    let Some(mut entry) = EVENTS.reserve::<Event>(0) else {
+        count(Count::EventLost);
+        return;
+    };
+    entry.write(Event {
+        time_ns,
+        first_bad_ns,
+        kind: kind as u16,
+        why: why as u16,
+        origin,
+        other,
+        count: count_,
+        node: *node,
+    });
+    entry.submit(0);
+}

@@ -1,0 +1,97 @@
+//! Which origin a new flow goes to.
+
+use health_common::{
+    ARMED_MAX, NONE, SLOTS,
+    event::{Kind, Why},
+    flow::TRIAL,
+    map::{Count, Selector, Table},
+    net::Endpoint,
+    origin::Origin,
+};
+
+use crate::{
+    maps::{self, SELECTORS, TABLES, count},
+    trip::Subject,
+};
+
+/// A choice: the origin, and whether this flow is its trial.
+#[derive(Clone, Copy)]
+pub struct Chosen {
+    pub origin: u16,
+    pub flags: u16,
+}
+
+/// Nothing was planned, or the plan is in motion: leave the flow alone.
+const LEAVE: u32 = u32::MAX;
+
+/// Chooses for a new flow to `frontend`. `hash` spreads flows over slots.
+#[inline(always)]
+pub fn choose(frontend: u16, hash: u32, now: u64) -> Option<Chosen> {
+    let word = choose_word(frontend, hash, now);
+    if word == LEAVE { None } else { Some(Chosen { origin: word as u16, flags: (word >> 16) as u16 }) }
+}
+
+#[inline(never)]
+fn choose_word(frontend: u16, hash: u32, now: u64) -> u32 {
+    let Some((table, slot)) = slot(frontend, hash) else { return LEAVE };
+    let Some(subject) = Subject::find(slot) else { return LEAVE };
+    if subject.is_usable() {
+        if subject.origin.is(Origin::OBSERVE) && subject.trip_holds() {
+            count(Count::WithheldSteer);
+        }
+        return u32::from(slot);
+    }
+    if subject.wins_trial(now) {
+        return u32::from(slot) | u32::from(TRIAL) << 16;
+    }
+    let other = armed(table, hash, slot);
+    if other == NONE {
+        count(Count::Panic);
+        return u32::from(slot);
+    }
+    if subject.is_first_flow() {
+        maps::tell(Kind::FirstFlow, Why::None, now, slot, other, 0, 0, &Endpoint::default());
+    }
+    u32::from(other)
+}
+
+/// The slot of the table in force. A new plan may overtake the reader once; twice is counted.
+#[inline(always)]
+fn slot(frontend: u16, hash: u32) -> Option<(&'static Table, u16)> {
+    for _ in 0..2 {
+        let selector: Selector = *SELECTORS.get(u32::from(frontend))?;
+        if selector.generation() == 0 {
+            return None;
+        }
+        let table = TABLES.get(u32::from(frontend) * 2 + selector.buffer())?;
+        let word = table.slots[hash as usize % SLOTS];
+        if word >> 16 == selector.generation() & 0xffff {
+            return Some((table, word as u16));
+        }
+    }
+    count(Count::SlotStale);
+    None
+}
+
+/// The first usable standby; the best ones take turns by the flow's hash.
+#[inline(always)]
+fn armed(table: &Table, hash: u32, instead_of: u16) -> u16 {
+    let (len, best) = (u32::from(table.armed_len), u32::from(table.armed_best));
+    let first = if best == 0 { 0 } else { (hash >> 8) % best };
+    for i in 0..ARMED_MAX as u32 {
+        if i >= len {
+            break;
+        }
+        let turn = if i < best && first + i >= best { first + i - best } else if i < best { first + i } else { i };
+        let id = table.armed[(turn as usize) & (ARMED_MAX - 1)];
+        if id == instead_of {
+            continue;
+        }
+        if let Some(subject) = Subject::find(id) {
+            if subject.is_usable() {
+                return id;
+            }
+        }
+    }
+    NONE
+}
