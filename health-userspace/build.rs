@@ -46,8 +46,9 @@ fn build() -> Result<(), String> {
     let out = PathBuf::from(variable("OUT_DIR")?).join("sluice.bpf.o");
     let kernel_half = package.join(KERNEL_HALF);
 
-    let text = fs::read_to_string(package.join(TOOLCHAIN_FILE))
-        .map_err(|_| "the kernel half's compiler is not set up: run `cargo xtask setup`".to_owned())?;
+    let text = fs::read_to_string(package.join(TOOLCHAIN_FILE)).map_err(|error| {
+        format!("run `cargo xtask setup` first, which finds the kernel half's compiler ({TOOLCHAIN_FILE}: {error})")
+    })?;
     let toolchain: toml::Table =
         text.parse().map_err(|error| format!("{TOOLCHAIN_FILE}: {error}; run `cargo xtask setup`"))?;
     compile(&toolchain, &kernel_half)?;
