@@ -4,10 +4,14 @@ use aya_ebpf::{macros::classifier, programs::TcContext};
 
 /// The cheapest program there is: what the others are measured against.
 #[classifier]
-pub fn trivial(_ctx: TcContext) -> i32 { -1 }
+pub fn trivial(_ctx: TcContext) -> i32 {
+    -1
+}
 
 #[panic_handler]
-fn panic(_: &core::panic::PanicInfo) -> ! { loop {} }
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {}
+}
 
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
