@@ -61,11 +61,11 @@ fn ensure_bpffs() -> anyhow::Result<()> {
 
 /// Whether the last mount at `point` is a bpffs; an earlier one would be covered.
 fn is_bpffs(mounts: &str, point: &str) -> bool {
-    let at_point = mounts.lines().filter_map(|line| {
+    let mut at_point = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
         (fields.next()? == point).then(|| fields.next())?
     });
-    at_point.last() == Some("bpf")
+    at_point.next_back() == Some("bpf")
 }
 
 fn ensure_programs() -> anyhow::Result<()> {
