@@ -1,9 +1,7 @@
 //! The one entry: [`Engine::tick`].
 
 use crate::{
-    model::{
-        CheckResult, FrontendId, Layer, Location, OriginId, ServiceId, ServiceSpec, State,
-    },
+    model::{CheckResult, FrontendId, Layer, Location, OriginId, ServiceId, ServiceSpec, State},
     time::{Span, Timestamp},
 };
 use alloc::{string::String, vec::Vec};
