@@ -119,6 +119,10 @@ pub struct Table {
     pub armed_best: u8,
     /// The frontend's service.
     pub service: u16,
+    /// The origin whose own address the frontend is.
+    pub own: u16,
+    /// Always 0.
+    pub pad: u16,
     /// Origins to use when a slot's origin is tripped, best first.
     pub armed: [u16; ARMED_MAX],
 }
@@ -152,7 +156,7 @@ impl Service {
     pub const TIER: u8 = 0x7f;
 }
 
-const _: () = assert!(size_of::<Table>() == 4 * SLOTS + 4 + 2 * ARMED_MAX && size_of::<Service>() == 3 * SERVICE_ORIGINS_MAX + 8);
+const _: () = assert!(size_of::<Table>() == 4 * SLOTS + 8 + 2 * ARMED_MAX && size_of::<Service>() == 3 * SERVICE_ORIGINS_MAX + 8);
 
 impl Default for Service {
     fn default() -> Self {

@@ -22,9 +22,10 @@ use aya_ebpf::{
     macros::{cgroup_sock, cgroup_sock_addr, classifier},
     programs::{SockAddrContext, SockContext, TcContext},
 };
+use health_common::map::Count;
 use maps::{V4, V6};
 use observe::PASS;
-use parse::{Direction, Parsed};
+use parse::{Direction, Network, Unread};
 
 /// Packets to origins: flows begin, SYNs are steered, redirected flows are rewritten.
 #[classifier]
@@ -32,28 +33,32 @@ pub fn egress(ctx: TcContext) -> i32 {
     if observe::is_second_pass(&ctx) {
         return PASS;
     }
-    match parse::parse(&ctx, Direction::Egress) {
-        Parsed::V4(packet) => observe::egress::<V4>(&ctx, &packet),
-        Parsed::V6(packet) => observe::egress::<V6>(&ctx, &packet),
-        Parsed::Other => PASS,
-        Parsed::Skipped(why) => {
-            maps::count(why);
-            PASS
-        }
+    match parse::network(&ctx) {
+        Network::V4 => match parse::v4(&ctx, Direction::Egress) {
+            Ok(packet) => observe::egress::<V4>(&ctx, &packet),
+            Err(why) => unread(why),
+        },
+        Network::V6 => match parse::v6(&ctx, Direction::Egress) {
+            Ok(packet) => observe::egress::<V6>(&ctx, &packet),
+            Err(why) => unread(why),
+        },
+        Network::Other => unread(Unread::Skipped(Count::SkippedLink)),
     }
 }
 
 /// Packets from origins: signals, and the way back of redirected flows.
 #[classifier]
 pub fn ingress(ctx: TcContext) -> i32 {
-    match parse::parse(&ctx, Direction::Ingress) {
-        Parsed::V4(packet) => observe::ingress::<V4>(&ctx, &packet),
-        Parsed::V6(packet) => observe::ingress::<V6>(&ctx, &packet),
-        Parsed::Other => PASS,
-        Parsed::Skipped(why) => {
-            maps::count(why);
-            PASS
-        }
+    match parse::network(&ctx) {
+        Network::V4 => match parse::v4(&ctx, Direction::Ingress) {
+            Ok(packet) => observe::ingress::<V4>(&ctx, &packet),
+            Err(why) => unread(why),
+        },
+        Network::V6 => match parse::v6(&ctx, Direction::Ingress) {
+            Ok(packet) => observe::ingress::<V6>(&ctx, &packet),
+            Err(why) => unread(why),
+        },
+        Network::Other => unread(Unread::Skipped(Count::SkippedLink)),
     }
 }
 
@@ -97,6 +102,14 @@ pub fn peer6(ctx: SockAddrContext) -> i32 {
 pub fn release(ctx: SockContext) -> i32 {
     connect::release(&ctx);
     1
+}
+
+/// Passes what was not looked at, and counts why.
+fn unread(why: Unread) -> i32 {
+    if let Unread::Skipped(count) = why {
+        maps::count(count);
+    }
+    PASS
 }
 
 #[panic_handler]

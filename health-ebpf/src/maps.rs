@@ -12,6 +12,7 @@ use health_common::{
     map::{BypassKey, Count, Name, NameKey, Node, Selector, Service, Table},
     net::{Endpoint, EndpointUse, FlowKey, FlowKey4, FlowKey6},
     origin::{Counters, Origin, OriginState},
+    trip::Usable,
 };
 
 #[map(name = "node")]
@@ -58,6 +59,19 @@ static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Count::ALL.len()
 static EVENTS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 #[map(name = "names")]
 static NAMES: HashMap<NameKey, Name> = HashMap::with_max_entries(32_768, 0);
+
+#[map(name = "scratch")]
+static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(1, 0);
+
+/// Room that the stack of 512 bytes doesn't have.
+#[repr(C)]
+pub struct Scratch {
+    /// The guard's tally. The verifier knows nothing of what lies in a map: were it on the stack, every way to count up to
+    /// 64 origins would be a state of its own.
+    pub tally: Usable,
+    pub attempt: HalfOpen,
+    pub moved: Moved,
+}
 
 /// The maps of one address family.
 pub trait Family {
@@ -159,6 +173,21 @@ pub fn counters(id: u16) -> Option<&'static mut Counters> {
     COUNTERS.get_ptr_mut(u32::from(id)).map(|counters| unsafe { &mut *counters })
 }
 
+/// A number that the compiler no longer knows the bounds of. It would leave out the checks that it can prove itself and the
+/// verifier can't.
+#[inline(always)]
+pub fn opaque(number: usize) -> usize {
+    // SAFETY: a local.
+    unsafe { core::ptr::addr_of!(number).read_volatile() }
+}
+
+/// This CPU's scratch room, as the last one left it. Not for the connect hooks, which softirqs interrupt.
+#[inline(always)]
+pub fn scratch() -> Option<&'static mut Scratch> {
+    // SAFETY: the value is this CPU's own; the TC hooks run with softirqs off and don't nest.
+    SCRATCH.get_ptr_mut(0).map(|scratch| unsafe { &mut *scratch })
+}
+
 /// Counts an exit, or another thing of the node.
 #[inline(always)]
 pub fn count(what: Count) {
@@ -182,20 +211,26 @@ pub fn is_bypassed(kind: u64, id: u64) -> bool {
 
 /// Tells userspace. An event that doesn't fit is counted.
 #[inline(always)]
-pub fn tell(kind: Kind, why: Why, time_ns: u64, origin: u16, other: u16, count_: u32, first_bad_ns: u64, node: &Endpoint) {
+pub fn tell(what: (Kind, Why), time_ns: u64, origin: u16, other: u16, failures: (u32, u64), node: Option<&Endpoint>) {
     let Some(mut entry) = EVENTS.reserve::<Event>(0) else {
         count(Count::EventLost);
         return;
     };
-    entry.write(Event {
-        time_ns,
-        first_bad_ns,
-        kind: kind as u16,
-        why: why as u16,
-        origin,
-        other,
-        count: count_,
-        node: *node,
-    });
+    let event = entry.as_mut_ptr();
+    // SAFETY: the entry is ours until it is submitted; each field is written, so none is sent as it was. Written one by one
+    // because a whole event would be built on the stack first.
+    unsafe {
+        (*event).time_ns = time_ns;
+        (*event).first_bad_ns = failures.1;
+        (*event).kind = what.0 as u16;
+        (*event).why = what.1 as u16;
+        (*event).origin = origin;
+        (*event).other = other;
+        (*event).count = failures.0;
+        (*event).node = Endpoint::default();
+        if let Some(node) = node {
+            (*event).node = *node;
+        }
+    }
     entry.submit(0);
 }

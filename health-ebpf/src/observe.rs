@@ -202,7 +202,9 @@ where
         mix(u64::from(node.port.0))
     };
     let hash = mix(u64::from(node.addr.0[3]) << 16 | u64::from(node.port.0));
-    let mut attempt = HalfOpen {
+    let Some(scratch) = maps::scratch() else { return };
+    let attempt = &mut scratch.attempt;
+    *attempt = HalfOpen {
         syn_ns: now,
         isn: packet.segment.seq,
         origin: meant.origin,
@@ -224,10 +226,10 @@ where
             count(Count::SteeredEgress);
         }
     }
-    if F::half_open().insert(key, &attempt, 0).is_err() {
+    if F::half_open().insert(key, &*attempt, 0).is_err() {
         count(Count::UpdateFailed);
     }
-    syn_counted(&attempt, &node, attempt.flags & MOVED != 0);
+    syn_counted(attempt, &node, attempt.flags & MOVED != 0);
 }
 
 /// A first SYN, or the first to another origin.
@@ -243,7 +245,7 @@ fn syn_counted(attempt: &HalfOpen, node: &Endpoint, steered: bool) -> u32 {
     subject.look_at_requests(attempt.syn_ns);
     subject.syn_sent(attempt.syn_ns, attempt.client);
     if attempt.flags & TRIAL != 0 {
-        maps::tell(Kind::Trial, Why::None, attempt.syn_ns, id, NONE, 0, 0, node);
+        maps::tell((Kind::Trial, Why::None), attempt.syn_ns, id, NONE, (0, 0), Some(node));
     }
     1
 }
@@ -282,7 +284,7 @@ where
         counters.rescued += 1;
     }
     syn_counted(attempt, &packet.key.node(), false);
-    maps::tell(Kind::Resteer, Why::None, now, id, chosen.origin, 0, 0, &packet.key.node());
+    maps::tell((Kind::Resteer, Why::None), now, id, chosen.origin, (0, 0), Some(&packet.key.node()));
 }
 
 /// Notes the redirection of a tuple, both ways. False when the standby's tuple is taken, its way is unknown, or the maps
@@ -302,8 +304,10 @@ where
         count(Count::NatCollision);
         return false;
     }
-    let mut moved = Moved { to: key.remote(), ifindex: origin.ifindex, seen_ns: maps::coarse_now(), ended_ns: 0 };
-    match F::moved_back().insert(there, moved, u64::from(BPF_NOEXIST)) {
+    let Some(scratch) = maps::scratch() else { return false };
+    let moved = &mut scratch.moved;
+    *moved = Moved { to: key.remote(), ifindex: origin.ifindex, seen_ns: maps::coarse_now(), ended_ns: 0 };
+    match F::moved_back().insert(there, &*moved, u64::from(BPF_NOEXIST)) {
         Ok(()) => {}
         Err(EEXIST) => {
             count(Count::NatCollision);
@@ -315,7 +319,7 @@ where
         }
     }
     moved.to = origin.endpoint;
-    if F::moved_out().insert(key, moved, 0).is_err() {
+    if F::moved_out().insert(key, &*moved, 0).is_err() {
         maps::removed(F::moved_back().remove(there));
         count(Count::MovedFull);
         return false;
@@ -456,7 +460,8 @@ fn accepted(ctx: &TcContext, attempt: &HalfOpen, now: u64) {
 
 #[inline(always)]
 fn sample(buckets: &mut histogram::Buckets, ns: u64) {
-    if let Some(bucket) = buckets.get_mut(histogram::bucket(ns)) {
+    let index = maps::opaque(histogram::bucket(ns)) & 127;
+    if let Some(bucket) = buckets.get_mut(index) {
         *bucket += 1;
     }
 }

@@ -37,13 +37,19 @@ pub struct Packet<K> {
     pub l4: usize,
 }
 
-pub enum Parsed {
-    V4(Packet<FlowKey4>),
-    V6(Packet<FlowKey6>),
+/// Why a packet isn't looked at.
+pub enum Unread {
     /// Not TCP: nothing of ours.
     Other,
     /// Not understood.
     Skipped(Count),
+}
+
+/// Network protocol of a packet.
+pub enum Network {
+    V4,
+    V6,
+    Other,
 }
 
 /// A read at an offset, within bounds.
@@ -57,76 +63,74 @@ fn at<T: Copy>(data: usize, end: usize, offset: usize) -> Option<T> {
     Some(unsafe { (start as *const T).read_unaligned() })
 }
 
+/// Which protocol follows Ethernet. Afterwards all headers that matter lie in the linear part, if they are there at all.
 #[inline(always)]
-pub fn parse(ctx: &TcContext, direction: Direction) -> Parsed {
-    if let Some(parsed) = try_parse(ctx, direction) {
-        return parsed;
+pub fn network(ctx: &TcContext) -> Network {
+    let wanted = ctx.len().min(HEADERS);
+    // A packet that can't be pulled is short, which the reads will find.
+    if ctx.data() + wanted as usize > ctx.data_end() && ctx.pull_data(wanted).is_err() {
+        return Network::Other;
     }
-    // The headers may lie outside the linear part. Pulling fails for packets that are really short.
-    if ctx.pull_data(HEADERS.min(ctx.len())).is_err() {
-        return Parsed::Skipped(Count::SkippedShort);
+    match at::<u16>(ctx.data(), ctx.data_end(), 12).map(u16::from_be) {
+        Some(ETHERTYPE_IPV4) => Network::V4,
+        Some(ETHERTYPE_IPV6) => Network::V6,
+        _ => Network::Other,
     }
-    try_parse(ctx, direction).unwrap_or(Parsed::Skipped(Count::SkippedShort))
 }
 
+const SHORT: Unread = Unread::Skipped(Count::SkippedShort);
+
+/// Reads TCP over IPv4.
 #[inline(always)]
-fn try_parse(ctx: &TcContext, direction: Direction) -> Option<Parsed> {
+pub fn v4(ctx: &TcContext, direction: Direction) -> Result<Packet<FlowKey4>, Unread> {
     let (data, end) = (ctx.data(), ctx.data_end());
-    let ethertype = u16::from_be(at::<u16>(data, end, 12)?);
-    match ethertype {
-        ETHERTYPE_IPV4 => v4(ctx, data, end, direction),
-        ETHERTYPE_IPV6 => v6(ctx, data, end, direction),
-        _ => Some(Parsed::Skipped(Count::SkippedLink)),
-    }
-}
-
-#[inline(always)]
-fn v4(ctx: &TcContext, data: usize, end: usize, direction: Direction) -> Option<Parsed> {
-    let header: [u8; IPV4_LEN] = at(data, end, ETH_LEN)?;
+    let header: [u8; IPV4_LEN] = at(data, end, ETH_LEN).ok_or(SHORT)?;
     if header[9] != PROTOCOL_TCP {
-        return Some(Parsed::Other);
+        return Err(Unread::Other);
     }
     if u16::from_be_bytes([header[6], header[7]]) & FRAGMENT != 0 {
-        return Some(Parsed::Skipped(Count::SkippedFragment));
+        return Err(Unread::Skipped(Count::SkippedFragment));
     }
     let header_len = usize::from(header[0] & 0xf) * 4;
     if header_len < IPV4_LEN {
-        return Some(Parsed::Skipped(Count::SkippedShort));
+        return Err(SHORT);
     }
     let l4 = ETH_LEN + header_len;
     let total = u32::from(u16::from_be_bytes([header[2], header[3]]));
     // Larger than 64 KiB (BIG TCP): the field is 0, and there is no padding to mistake for payload.
     let l3_len = if total == 0 { ctx.len() - ETH_LEN as u32 } else { total };
-    let (segment, source, destination) = tcp(data, end, l4, l3_len.wrapping_sub(header_len as u32))?;
+    let (segment, source, destination) = tcp(data, end, l4, l3_len.wrapping_sub(header_len as u32)).ok_or(SHORT)?;
     let from = Be32(u32::from_ne_bytes([header[12], header[13], header[14], header[15]]));
     let to = Be32(u32::from_ne_bytes([header[16], header[17], header[18], header[19]]));
     let key = match direction {
         Direction::Egress => FlowKey4 { node: from, remote: to, node_port: source, remote_port: destination },
         Direction::Ingress => FlowKey4 { node: to, remote: from, node_port: destination, remote_port: source },
     };
-    Some(Parsed::V4(Packet { key, segment, l4 }))
+    Ok(Packet { key, segment, l4 })
 }
 
+/// Reads TCP over IPv6.
 #[inline(always)]
-fn v6(ctx: &TcContext, data: usize, end: usize, direction: Direction) -> Option<Parsed> {
-    let payload = u32::from(u16::from_be(at::<u16>(data, end, ETH_LEN + 4)?));
-    match at::<u8>(data, end, ETH_LEN + 6)? {
+pub fn v6(ctx: &TcContext, direction: Direction) -> Result<Packet<FlowKey6>, Unread> {
+    let (data, end) = (ctx.data(), ctx.data_end());
+    let payload = u32::from(u16::from_be(at::<u16>(data, end, ETH_LEN + 4).ok_or(SHORT)?));
+    match at::<u8>(data, end, ETH_LEN + 6).ok_or(SHORT)? {
         PROTOCOL_TCP => {}
         // Hop-by-hop, routing, authentication, destination options.
-        0 | 43 | 51 | 60 => return Some(Parsed::Skipped(Count::SkippedExtension)),
-        44 => return Some(Parsed::Skipped(Count::SkippedFragment)),
-        _ => return Some(Parsed::Other),
+        0 | 43 | 51 | 60 => return Err(Unread::Skipped(Count::SkippedExtension)),
+        44 => return Err(Unread::Skipped(Count::SkippedFragment)),
+        _ => return Err(Unread::Other),
     }
-    let from = Addr(at(data, end, ETH_LEN + 8)?);
-    let to = Addr(at(data, end, ETH_LEN + 24)?);
+    let from = Addr(at(data, end, ETH_LEN + 8).ok_or(SHORT)?);
+    let to = Addr(at(data, end, ETH_LEN + 24).ok_or(SHORT)?);
     let l4 = ETH_LEN + IPV6_LEN;
     let l4_len = if payload == 0 { ctx.len() - l4 as u32 } else { payload };
-    let (segment, source, destination) = tcp(data, end, l4, l4_len)?;
+    let (segment, source, destination) = tcp(data, end, l4, l4_len).ok_or(SHORT)?;
     let key = match direction {
         Direction::Egress => FlowKey6 { node: from, remote: to, node_port: source, remote_port: destination },
         Direction::Ingress => FlowKey6 { node: to, remote: from, node_port: destination, remote_port: source },
     };
-    Some(Parsed::V6(Packet { key, segment, l4 }))
+    Ok(Packet { key, segment, l4 })
 }
 
 #[inline(always)]

@@ -6,7 +6,6 @@ use health_common::{
     cells::{Cell, ONE_DONE, ONE_SENT, REQUEST_CELLS, REQUEST_SHIFT, SYN_CELLS, SYN_SHIFT},
     event::{Kind, Why},
     map::Count,
-    net::Endpoint,
     origin::{Origin, OriginState},
     streak::Streak,
     trip::{self, CONNECT, REQUEST, Trip, Usable},
@@ -142,7 +141,7 @@ impl Subject {
             atomic::store(word!(self, first_bad_ns), now);
         }
         if trip::failed_enough(run, self.origin) {
-            attempt(self.id, now, why, run.count(), atomic::load(word!(self, first_bad_ns)));
+            attempt(self.id, now, why as u16, run.count(), atomic::load(word!(self, first_bad_ns)));
         }
     }
 
@@ -157,7 +156,7 @@ impl Subject {
         let (reached, seen) = (atomic::load(word!(self, syns_reached_ns)), atomic::load(word!(self, last_seen_ns)));
         if trip::silent_enough(open, reached, seen, now, self.origin) {
             let first = now.saturating_sub(open.age_ns(now));
-            attempt(self.id, now, Why::SynTimeout, open.count(), first);
+            attempt(self.id, now, Why::SynTimeout as u16, open.count(), first);
         }
     }
 
@@ -172,7 +171,10 @@ impl Subject {
         }
         let open = Streak(atomic::load(word!(self, requests_open)));
         if open.count() >= u32::from(self.origin.after) && open.spread_at_least(u32::from(self.origin.spread_min)) {
-            overdue(self.id, now);
+            let failures = overdue(self.id, now);
+            if failures > 0 {
+                attempt(self.id, now, Why::NoResponse as u16, failures, now.saturating_sub(open.age_ns(now)));
+            }
         }
     }
 
@@ -209,7 +211,7 @@ impl Subject {
         if clear(word!(self, trial_open_ns)) {
             atomic::add(word!(self, trials_failed), 1);
             atomic::store(word!(self, trials_passed), 0);
-            maps::tell(Kind::TrialFailed, Why::None, now, self.id, health_common::NONE, 0, 0, &Endpoint::default());
+            maps::tell((Kind::TrialFailed, Why::None), now, self.id, health_common::NONE, (0, 0), None);
         }
     }
 
@@ -236,7 +238,7 @@ impl Subject {
         if old.is_ended_by(began, streak) && atomic::swap_if(word, old.0, 0) && old.holds(self.origin.clear_before_ns) {
             clear(word!(self, trial_open_ns));
             clear(word!(self, first_flow_due));
-            maps::tell(Kind::Clear, Why::None, now, self.id, health_common::NONE, 0, 0, &Endpoint::default());
+            maps::tell((Kind::Clear, Why::None), now, self.id, health_common::NONE, (0, 0), None);
         }
     }
 
@@ -281,9 +283,12 @@ fn done(ring: *mut u64, cells: usize, shift: u32, sent_ns: u64) {
     }
 }
 
-/// Counts requests that are overdue and newer than the last answer; trips if they are enough.
+/// Requests that are overdue and newer than the last answer, if they are enough to trip; else 0.
+///
+/// A function of its own to the verifier, which then looks at it once and not at every way that leads here.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn overdue(id: u16, now: u64) -> u32 {
+pub extern "C" fn overdue(id: u16, now: u64) -> u32 {
     let Some(subject) = Subject::find(id) else { return 0 };
     let origin = subject.origin;
     let timeout = origin.response_timeout_ns;
@@ -293,7 +298,9 @@ fn overdue(id: u16, now: u64) -> u32 {
     let oldest = oldest.max(now.saturating_sub(timeout + origin.within_ns) >> REQUEST_SHIFT);
     // SAFETY: as in `word!`.
     let ring = unsafe { addr_of_mut!((*subject.state).request_cells) }.cast::<u64>();
-    let (mut failures, mut first) = (0u64, 0u64);
+    let Some(scratch) = maps::scratch() else { return 0 };
+    let tally = &mut scratch.tally;
+    *tally = Usable::default();
     for back in 0..REQUEST_CELLS as u64 - 1 {
         let epoch = newest.wrapping_sub(back);
         if epoch < oldest || back > newest {
@@ -301,20 +308,21 @@ fn overdue(id: u16, now: u64) -> u32 {
         }
         let cell = Cell(atomic::load(place(ring, REQUEST_CELLS, epoch)));
         if cell.is_of(epoch, REQUEST_CELLS) {
-            failures += cell.unanswered();
-            first = epoch;
+            tally.others = tally.others.wrapping_add(cell.unanswered() as u32);
         }
     }
+    let failures = tally.others;
     let silent = now.saturating_sub(atomic::load(word!(subject, last_seen_ns))) >= origin.silence_min_ns;
-    if failures >= u64::from(origin.after) && silent {
-        attempt(id, now, Why::NoResponse, failures as u32, first << REQUEST_SHIFT);
-    }
-    failures as u32
+    if failures >= u32::from(origin.after) && silent { failures } else { 0 }
 }
 
-/// Trips, if nothing speaks against it.
+/// Trips, if nothing speaks against it. `why` is a [`Why`].
+///
+/// A function of its own to the verifier, as [`overdue`].
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn attempt(id: u16, now: u64, why: Why, failures: u32, first_bad: u64) -> u32 {
+pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad: u64) -> u32 {
+    let why = Why::from_number(why);
     let Some(subject) = Subject::find(id) else { return 0 };
     let origin = subject.origin;
     let word = word!(subject, trip);
@@ -337,7 +345,7 @@ fn attempt(id: u16, now: u64, why: Why, failures: u32, first_bad: u64) -> u32 {
     clear(word!(subject, requests_open));
     if !allowed {
         count(Count::WithheldTrip);
-        maps::tell(Kind::Withheld, why, now, id, health_common::NONE, failures, first_bad, &Endpoint::default());
+        maps::tell((Kind::Withheld, why), now, id, health_common::NONE, (failures, first_bad), None);
         return 0;
     }
     // Two CPUs may have tripped the last two at once, each counting on the other: then this one steps back.
@@ -356,7 +364,7 @@ fn attempt(id: u16, now: u64, why: Why, failures: u32, first_bad: u64) -> u32 {
         counters.trips += 1;
     }
     let kind = if origin.is(Origin::OBSERVE) { Kind::Withheld } else { Kind::Trip };
-    maps::tell(kind, why, now, id, health_common::NONE, failures, first_bad, &Endpoint::default());
+    maps::tell((kind, why), now, id, health_common::NONE, (failures, first_bad), None);
     1
 }
 
@@ -365,7 +373,9 @@ fn attempt(id: u16, now: u64, why: Why, failures: u32, first_bad: u64) -> u32 {
 fn guard(subject: &Subject) -> bool {
     let Some(service) = maps::SERVICES.get(u32::from(subject.origin.service)) else { return false };
     let own = (subject.id, subject.origin.tier);
-    let mut usable = Usable::default();
+    let Some(scratch) = maps::scratch() else { return false };
+    let usable = &mut scratch.tally;
+    *usable = Usable::default();
     for i in 0..health_common::SERVICE_ORIGINS_MAX {
         if i as u32 >= service.len {
             break;

@@ -1,0 +1,158 @@
+//! The pin directory and its lock; maps made or adopted, programs loaded.
+
+use std::{
+    fs::{self, File},
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel, programs::Program};
+use health_common::map;
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::statfs::{BPF_FS_MAGIC, statfs},
+};
+
+use super::{
+    DatapathError,
+    maps::{self, Maps},
+};
+
+/// The kernel half, as built beside this crate.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sluice.bpf.o"));
+
+/// Names of the programs in the object, and the kernel that each needs.
+pub(super) const PROGRAMS: [(&str, &str); 7] = [
+    ("ingress", "6.1"),
+    ("egress", "6.1"),
+    ("connect4", "6.1"),
+    ("connect6", "6.1"),
+    ("peer4", "6.1"),
+    ("peer6", "6.1"),
+    ("release", "6.1"),
+];
+
+/// Sizes of the maps. Only maps that are made follow them; adopted ones stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Origins.
+    pub origins: u32,
+    /// Frontends.
+    pub frontends: u32,
+    /// Connection attempts, of each family.
+    pub half_open: u32,
+    /// Flows, of each family.
+    pub flows: u32,
+    /// Redirected flows, of each family.
+    pub moved: u32,
+}
+
+impl Sizes {
+    /// Entries of each map whose size is configured.
+    fn entries(&self) -> [(&'static str, u32); 16] {
+        [
+            (map::ENDPOINTS, self.origins + self.frontends),
+            (map::ORIGINS, self.origins),
+            (map::STATES, self.origins),
+            (map::COUNTERS, self.origins),
+            (map::SERVICES, self.origins),
+            (map::SELECTORS, self.frontends),
+            (map::TABLES, self.frontends * 2),
+            (map::HALF_OPEN_V4, self.half_open),
+            (map::HALF_OPEN_V6, self.half_open),
+            (map::FLOWS_V4, self.flows),
+            (map::FLOWS_V6, self.flows),
+            (map::MOVED_OUT_V4, self.moved),
+            (map::MOVED_OUT_V6, self.moved),
+            (map::MOVED_BACK_V4, self.moved),
+            (map::MOVED_BACK_V6, self.moved),
+            (map::NAMES, 2 * self.origins + self.frontends),
+        ]
+    }
+}
+
+/// The pin directory, held by this daemon alone.
+pub(super) struct Pins {
+    pub(super) dir: PathBuf,
+    /// Kept for its lock.
+    _lock: Flock<File>,
+}
+
+impl Pins {
+    /// Makes the directory if it is not there, and takes its lock.
+    pub(super) fn take(dir: &Path) -> Result<Self, DatapathError> {
+        let home = maps::home(dir);
+        in_bpffs(dir)?;
+        let pins = |source| DatapathError::Pins { path: home.clone(), source };
+        for part in ["", "links"] {
+            fs::create_dir_all(home.join(part)).map_err(|source| match source.kind() {
+                std::io::ErrorKind::PermissionDenied => DatapathError::Permission,
+                _ => pins(source),
+            })?;
+        }
+        let folder = File::open(&home).map_err(pins)?;
+        let lock = Flock::lock(folder, FlockArg::LockExclusiveNonblock).map_err(|_held| DatapathError::Locked {
+            path: dir.to_owned(),
+            pid: Maps::open(dir).ok().and_then(|maps| maps.node.get(&0, 0).ok()).map(|node| node.daemon_pid),
+        })?;
+        Ok(Self { dir: dir.to_owned(), _lock: lock })
+    }
+
+    /// Where a link is pinned.
+    pub(super) fn link(&self, name: &str) -> PathBuf {
+        maps::home(&self.dir).join("links").join(name)
+    }
+}
+
+/// The nearest folder that exists must lie in a BPF filesystem.
+fn in_bpffs(dir: &Path) -> Result<(), DatapathError> {
+    let existing = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let is_bpffs = statfs(existing).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC);
+    // A pin directory of its own mount, not yet made, is told by its parent.
+    let empty_root = fs::metadata(existing).is_ok_and(|meta| meta.ino() == 0);
+    if is_bpffs || empty_root { Ok(()) } else { Err(DatapathError::NoBpffs { path: dir.to_owned() }) }
+}
+
+/// Makes or adopts the maps and loads the programs. Whether the maps were there before.
+pub(super) fn load(pins: &Pins, sizes: &Sizes) -> Result<(Ebpf, bool), DatapathError> {
+    let home = maps::home(&pins.dir);
+    let adopted = home.join(map::NODE).exists();
+    let mut loader = EbpfLoader::new();
+    for name in maps::ALL {
+        loader.map_pin_path(name, home.join(name));
+    }
+    for (name, entries) in sizes.entries() {
+        loader.map_max_entries(name, entries);
+    }
+    loader.verifier_log_level(VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS);
+    let mut ebpf = loader.load(OBJECT).map_err(|source| DatapathError::Object(Box::new(source)))?;
+    for (program, needs) in PROGRAMS {
+        let loaded = ebpf.program_mut(program).ok_or(DatapathError::Missing { name: program })?;
+        load_program(loaded).map_err(|source| DatapathError::Program { program, needs, source: Box::new(source) })?;
+    }
+    Ok((ebpf, adopted))
+}
+
+fn load_program(program: &mut Program) -> Result<(), aya::programs::ProgramError> {
+    match program {
+        Program::SchedClassifier(program) => program.load(),
+        Program::CgroupSockAddr(program) => program.load(),
+        Program::CgroupSock(program) => program.load(),
+        _ => Err(aya::programs::ProgramError::UnexpectedProgramType),
+    }
+}
+
+/// A program's descriptor, for links.
+pub(super) fn program_fd(ebpf: &Ebpf, name: &'static str) -> Result<OwnedFd, DatapathError> {
+    use std::os::fd::AsFd;
+    let program = ebpf.program(name).ok_or(DatapathError::Missing { name })?;
+    let fd = match program {
+        Program::SchedClassifier(program) => program.fd(),
+        Program::CgroupSockAddr(program) => program.fd(),
+        Program::CgroupSock(program) => program.fd(),
+        _ => Err(aya::programs::ProgramError::UnexpectedProgramType),
+    };
+    let link = |source| DatapathError::Link { link: name.to_owned(), source };
+    let fd = fd.map_err(|error| link(std::io::Error::other(error)))?;
+    fd.as_fd().try_clone_to_owned().map_err(link)
+}
