@@ -28,20 +28,35 @@ const SOURCES: [&str; 5] = [
 /// source lines in verifier logs from it.
 const RUSTFLAGS: &str = "-C debuginfo=2 -C link-arg=--btf";
 
+/// Why there is no kernel half.
+enum Failure {
+    /// Something is missing around it.
+    Setup(String),
+    /// Its compiler refused it; what it said.
+    Compiler(String),
+}
+
 fn main() -> ExitCode {
     for path in SOURCES.iter().chain(&[TOOLCHAIN_FILE]) {
         println!("cargo::rerun-if-changed={path}");
     }
     match build() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+        // Cargo fails the build for the error; a failure of the script too would bury it under the script's output.
+        Err(Failure::Setup(error)) => {
             println!("cargo::error={error}");
+            ExitCode::SUCCESS
+        }
+        // Here that output is what is wanted.
+        Err(Failure::Compiler(said)) => {
+            eprintln!("{said}");
+            println!("cargo::error=the kernel half does not build, its compiler's words are below");
             ExitCode::FAILURE
         }
     }
 }
 
-fn build() -> Result<(), String> {
+fn build() -> Result<(), Failure> {
     let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     let out = PathBuf::from(variable("OUT_DIR")?).join("sluice.bpf.o");
     let kernel_half = package.join(KERNEL_HALF);
@@ -60,7 +75,7 @@ fn build() -> Result<(), String> {
 }
 
 /// Runs the kernel half's cargo, and passes its warnings on.
-fn compile(toolchain: &toml::Table, kernel_half: &Path) -> Result<(), String> {
+fn compile(toolchain: &toml::Table, kernel_half: &Path) -> Result<(), Failure> {
     let setting = |name: &str| {
         let value = toolchain.get(name).and_then(toml::Value::as_str);
         value.ok_or_else(|| format!("{TOOLCHAIN_FILE} has no `{name}`: run `cargo xtask setup`"))
@@ -76,7 +91,16 @@ fn compile(toolchain: &toml::Table, kernel_half: &Path) -> Result<(), String> {
         }
     }
     cargo
-        .args(["build", "--release", "-Z", "build-std=core", "--target", "bpfel-unknown-none", "--target-dir"])
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "-Z",
+            "build-std=core",
+            "--target",
+            "bpfel-unknown-none",
+            "--target-dir",
+        ])
         .arg(kernel_half.join("target"))
         .current_dir(kernel_half)
         .stdin(Stdio::null())
@@ -92,14 +116,11 @@ fn compile(toolchain: &toml::Table, kernel_half: &Path) -> Result<(), String> {
     })?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        // Cargo shows this, for the script fails.
-        eprintln!("{said}");
-        return Err("the kernel half doesn't build; its compiler's words are below".to_owned());
+        return Err(Failure::Compiler(said.into_owned()));
     }
-    for warning in said.split("\n\n").map(str::trim).filter(|part| part.starts_with("warning")) {
-        for line in warning.lines() {
-            println!("cargo::warning={line}");
-        }
+    // Quiet as cargo is, what is left are warnings.
+    for line in said.lines().filter(|line| !line.is_empty()) {
+        println!("cargo::warning={line}");
     }
     Ok(())
 }
@@ -110,6 +131,12 @@ fn is_of_outer_build(name: &str) -> bool {
     let starts_with_any = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     starts_with_any(&["CARGO", "RUSTC", "RUSTFLAGS", "RUSTDOC", "RUSTUP_TOOLCHAIN", "LD_LIBRARY_PATH"])
         && !starts_with_any(&["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTR", "CARGO_SOURCE_"])
+}
+
+impl From<String> for Failure {
+    fn from(error: String) -> Self {
+        Self::Setup(error)
+    }
 }
 
 fn variable(name: &str) -> Result<OsString, String> {
