@@ -34,19 +34,44 @@ pub(crate) struct Service {
     active_tier: Option<u8>,
     panic: bool,
     tables: BTreeMap<FrontendId, Table>,
+    bases: Vec<Base>,
+}
+
+/// The table of one tier in one family while all is well.
+#[derive(Clone, Debug)]
+struct Base {
+    family: Family,
+    tier: u8,
+    slots: Vec<OriginId>,
+}
+
+fn bases(spec: &ServiceSpec) -> Vec<Base> {
+    let mut keys: Vec<(Family, u8)> = spec.origins.iter().map(|origin| (origin.family, origin.tier)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let one = |(family, tier)| {
+        let origins = spec.origins.iter().filter(|origin| (origin.family, origin.tier) == (family, tier));
+        let weights: Vec<Share> =
+            origins.map(|origin| Share { id: origin.id, part: u64::from(origin.weight) }).collect();
+        Base { family, tier, slots: steering::base(&weights) }
+    };
+    keys.into_iter().map(one).collect()
 }
 
 impl Service {
     pub(crate) fn new(spec: ServiceSpec, origins: Vec<Origin>) -> Self {
-        Self { spec, origins, active_tier: None, panic: false, tables: BTreeMap::new() }
+        let bases = bases(&spec);
+        Self { spec, origins, active_tier: None, panic: false, tables: BTreeMap::new(), bases }
     }
 
     /// Goes on where an older configuration of the same service was.
     pub(crate) fn inherit(&mut self, old: Self) {
         self.active_tier = old.active_tier;
         self.panic = old.panic;
-        self.tables = old.tables;
-        self.tables.retain(|id, _| self.spec.frontends.iter().any(|frontend| frontend.id == *id));
+        if self.spec.origins == old.spec.origins {
+            self.tables = old.tables;
+            self.tables.retain(|id, _| self.spec.frontends.iter().any(|frontend| frontend.id == *id));
+        }
     }
 
     /// Takes an order about the origin at `place`.
@@ -245,13 +270,23 @@ impl Service {
             let Some((_, pool)) = pools.iter().find(|(family, _)| *family == frontend.family) else { continue };
             let shares = pool.shares_of(frontend.own);
             if self.tables.get(&frontend.id).is_none_or(|table| table.shares != shares) {
-                let slots = steering::table(&shares);
+                let slots = self.table(*frontend, &shares);
                 self.tables.insert(frontend.id, Table { shares, slots });
             }
             let slots = self.tables.get(&frontend.id).map(|table| table.slots.clone()).unwrap_or_default();
             let (armed, armed_best) = pool.armed_of(frontend.own);
             plan.frontends.push(FrontendPlan { id: frontend.id, slots, armed, armed_best });
         }
+    }
+
+    /// The owner's own tier comes first, then those below it, then those above.
+    fn table(&self, frontend: FrontendSpec, shares: &[Share]) -> Vec<OriginId> {
+        let owner = self.spec.origins.iter().find(|origin| origin.id == frontend.own);
+        let tier = owner.map_or(0, |origin| origin.tier);
+        let mut bases: Vec<&Base> = self.bases.iter().filter(|base| base.family == frontend.family).collect();
+        bases.sort_by_key(|base| (base.tier < tier, base.tier));
+        let bases: Vec<&[OriginId]> = bases.into_iter().map(|base| base.slots.as_slice()).collect();
+        steering::table(shares, Some(frontend.own), &bases)
     }
 
     /// As if Sluice were not there.

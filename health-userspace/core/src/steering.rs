@@ -1,9 +1,9 @@
 //! Slot tables: shares of a frontend's new flows become [`SLOTS`] places.
 //!
-//! A function of the shares alone, whatever their order: the same shares give the same table on every node and after
-//! every restart. Counts are exact to one slot (largest remainder); places come from a matching in which every origin
-//! asks for slots in an order of its own and every slot keeps whom it likes best, so that a change of one origin's share
-//! leaves most of the others' slots where they were.
+//! A function of its arguments alone, whatever their order: the same shares give the same table on every node and after
+//! every restart. Counts are exact to one slot (largest remainder). Places hold still: a [`base`] table says, from the
+//! configured weights alone, whose each place is while all is well, and [`table`] departs from it only as far as the
+//! shares demand. So when one origin goes, its places move, and no others.
 
 use crate::{engine::SLOTS, model::OriginId};
 use alloc::{vec, vec::Vec};
@@ -17,15 +17,82 @@ pub struct Share {
     pub part: u64,
 }
 
-/// The table for `shares`. Empty if they are all zero. Whoever has any share has at least one slot, as long as there
-/// are no more than [`SLOTS`] of them. An id that is named twice has both parts.
+/// Whose each place is while all is well; `weights` are the configured ones of one tier. Empty if they are all zero.
+///
+/// Origins ask for slots in an order of their own and every slot keeps whom it likes best, so that a configuration with
+/// one origin more or less keeps most places too.
 #[must_use]
-pub fn table(shares: &[Share]) -> Vec<OriginId> {
-    let quotas = quotas(shares);
+pub fn base(weights: &[Share]) -> Vec<OriginId> {
+    let quotas = quotas(weights);
     match quotas.as_slice() {
         [] => Vec::new(),
         [(only, _)] => vec![*only; SLOTS],
         [..] => matched(&quotas),
+    }
+}
+
+/// The table for `shares`. Empty if they are all zero. Whoever has any share has at least one slot, as long as there
+/// are no more than [`SLOTS`] of them. An id that is named twice has both parts.
+///
+/// The owner of the address chooses first, then who holds a place in the first of the `bases`, the second, and so on;
+/// what then is free goes to those who lack slots.
+#[must_use]
+pub fn table(shares: &[Share], own: Option<OriginId>, bases: &[&[OriginId]]) -> Vec<OriginId> {
+    let mut quotas = quotas(shares);
+    match quotas.as_slice() {
+        [] => return Vec::new(),
+        [(only, _)] => return vec![*only; SLOTS],
+        [..] => {}
+    }
+    let mut slots: Vec<Option<OriginId>> = vec![None; SLOTS];
+    let order = order_of(own.map_or(u64::MAX, |own| u64::from(own.0)));
+    if let Some(own) = own {
+        take(&mut slots, &mut quotas, &order, |_| Some(own));
+    }
+    for base in bases {
+        take(&mut slots, &mut quotas, &order, |place| base.get(place).copied());
+    }
+    take_rest(&mut slots, &mut quotas, &order);
+    let first = shares.first().map_or(OriginId(0), |share| share.id);
+    slots.into_iter().map(|holder| holder.unwrap_or(first)).collect()
+}
+
+/// All places, in an order that `salt` chooses.
+fn order_of(salt: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..SLOTS).collect();
+    order.sort_by_cached_key(|place| mix(salt, u64::try_from(*place).unwrap_or(0)));
+    order
+}
+
+/// Gives each free place to whom `holder` names, as long as their quota lasts.
+fn take(
+    slots: &mut [Option<OriginId>],
+    quotas: &mut [(OriginId, usize)],
+    order: &[usize],
+    holder: impl Fn(usize) -> Option<OriginId>,
+) {
+    for place in order {
+        let Some(slot) = slots.get_mut(*place).filter(|slot| slot.is_none()) else { continue };
+        let Some(holder) = holder(*place) else { continue };
+        // Quotas are sorted by id.
+        let Ok(found) = quotas.binary_search_by_key(&holder, |(id, _)| *id) else { continue };
+        if let Some((id, left)) = quotas.get_mut(found).filter(|(_, left)| *left > 0) {
+            *left = left.saturating_sub(1);
+            *slot = Some(*id);
+        }
+    }
+}
+
+/// Gives each free place to the one that it likes best among those who still lack some.
+fn take_rest(slots: &mut [Option<OriginId>], quotas: &mut [(OriginId, usize)], order: &[usize]) {
+    for place in order {
+        let Some(slot) = slots.get_mut(*place).filter(|slot| slot.is_none()) else { continue };
+        let salt = u64::try_from(*place).unwrap_or(0).saturating_add(1);
+        let lacking = quotas.iter_mut().filter(|(_, left)| *left > 0);
+        if let Some((id, left)) = lacking.max_by_key(|(id, _)| mix(u64::from(id.0), salt)) {
+            *left = left.saturating_sub(1);
+            *slot = Some(*id);
+        }
     }
 }
 
