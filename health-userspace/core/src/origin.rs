@@ -7,7 +7,6 @@ use crate::{
     lifecycle::{self, Cause, CauseBy, Faults, Input, Lifecycle, Phase},
     model::{CheckResult, CheckSpec, Layer, Location, OriginSpec, Outcome, State},
     policy::Policy,
-    runs::Runs,
     time::{Span, Timestamp},
     track::{CheckTrack, TrafficTrack},
     trip::{self, Change, TripWatch},
@@ -205,9 +204,7 @@ impl Origin {
         self.connect = TrafficTrack::new(Layer::Transport, policy);
         self.request = TrafficTrack::new(Layer::Application, policy);
         for check in &mut self.checks {
-            check.clear();
-            *check.runs_mut() = Runs::default();
-            check.runs_mut().set_mark(now);
+            check.forget(now);
         }
         self.why.clear();
         self.location = None;

@@ -252,6 +252,16 @@ impl CheckTrack {
         self.prompt.advance(now);
     }
 
+    /// As if no round had ever been; only rounds that begin after `at` will prove anything.
+    pub fn forget(&mut self, at: Timestamp) {
+        self.clear();
+        self.late_in_a_row = 0;
+        self.runs = Runs::default();
+        self.runs.set_mark(at);
+        self.reason = None;
+        self.newest = Timestamp::NEVER;
+    }
+
     /// The success rate starts anew; runs go on.
     pub fn clear(&mut self) {
         self.window.clear();
