@@ -132,14 +132,6 @@ impl Pool {
         self.panic
     }
 
-    /// The same pool with nothing wrong in it, for observe mode: its addresses are left to their owners.
-    #[must_use]
-    pub fn neutral(&self) -> Self {
-        let healthy = |member: &Member| Member { factor: 100, standing: Standing::Proved, ..*member };
-        let limits = Limits { panic_percent: 0, ..self.limits };
-        Self::new(self.members.iter().map(healthy).collect(), limits)
-    }
-
     fn sum_tiers(&self) -> Vec<Tier> {
         let mut numbers: Vec<u8> = self.members.iter().map(|member| member.tier).collect();
         numbers.sort_unstable();

@@ -167,8 +167,8 @@ impl Service {
         step.plan.origins.extend(self.origins.iter().map(|origin| plan_origin(origin, observe)));
         if observe {
             self.plan_neutral(&mut step.plan);
-            let neutral = neutral_pools(&pools);
-            step.view.push(self.view(&self.shares(&neutral), false));
+            // No pools: every address is left to its owner.
+            step.view.push(self.view(&self.shares(&[]), false));
         } else {
             self.plan_frontends(&pools, &mut step.plan);
             step.view.push(self.view(&wish, panic));
@@ -210,8 +210,10 @@ impl Service {
         };
         for frontend in &self.spec.frontends {
             let Some(origin) = own(frontend).filter(|origin| Some(origin.spec.tier) == first) else { continue };
-            let Some((_, pool)) = pools.iter().find(|(family, _)| *family == frontend.family) else { continue };
-            add(&pool.shares_of(frontend.own), u64::from(origin.spec.weight.max(1)));
+            let pool = pools.iter().find(|(family, _)| *family == frontend.family);
+            let unsteered = || vec![Share { id: frontend.own, part: WHOLE }];
+            let shares = pool.map_or_else(unsteered, |(_, pool)| pool.shares_of(frontend.own));
+            add(&shares, u64::from(origin.spec.weight.max(1)));
         }
         if first.is_none() {
             for (_, pool) in pools {
@@ -363,11 +365,6 @@ fn member(origin: &Origin, weights: StateWeights) -> Member {
     };
     let spec = &origin.spec;
     Member { id: spec.id, tier: spec.tier, weight: spec.weight, factor, standing }
-}
-
-/// The same pools with nothing wrong in them.
-fn neutral_pools(pools: &[(Family, Pool)]) -> Vec<(Family, Pool)> {
-    pools.iter().map(|(family, pool)| (*family, pool.neutral())).collect()
 }
 
 /// For the heading of a service.
