@@ -268,12 +268,13 @@ impl Service {
     }
 
     fn plan_frontends(&mut self, pools: &[(Family, Pool)], plan: &mut Plan) {
+        let mut fresh: Vec<(Option<OriginId>, u8, Table)> = Vec::new();
         for frontend in &self.spec.frontends {
             let Some((_, pool)) = pools.iter().find(|(family, _)| *family == frontend.family) else { continue };
             let shares = pool.shares_of(frontend.own);
             if self.tables.get(&frontend.id).is_none_or(|table| table.shares != shares) {
-                let slots = self.table(*frontend, &shares);
-                self.tables.insert(frontend.id, Table { shares, slots });
+                let table = self.table(*frontend, shares, &mut fresh);
+                self.tables.insert(frontend.id, table);
             }
             let slots = self.tables.get(&frontend.id).map(|table| table.slots.clone()).unwrap_or_default();
             let (armed, armed_best) = pool.armed_of(frontend.own);
@@ -281,14 +282,28 @@ impl Service {
         }
     }
 
-    /// The owner's own tier comes first, then those below it, then those above.
-    fn table(&self, frontend: FrontendSpec, shares: &[Share]) -> Vec<OriginId> {
+    /// The owner's own tier comes first, then those below it, then those above. Where the owner itself has no share, all
+    /// its tier's addresses share one table: a tier that dies at once costs one table, not one an address.
+    fn table(
+        &self,
+        frontend: FrontendSpec,
+        shares: Vec<Share>,
+        fresh: &mut Vec<(Option<OriginId>, u8, Table)>,
+    ) -> Table {
         let owner = self.spec.origins.iter().find(|origin| origin.id == frontend.own);
         let tier = owner.map_or(0, |origin| origin.tier);
+        let own = shares.iter().any(|share| share.id == frontend.own).then_some(frontend.own);
+        let known = fresh.iter().find(|(of, at, table)| (*of, *at) == (own, tier) && table.shares == shares);
+        if let Some((_, _, table)) = known {
+            return table.clone();
+        }
         let mut bases: Vec<&Base> = self.bases.iter().filter(|base| base.family == frontend.family).collect();
         bases.sort_by_key(|base| (base.tier < tier, base.tier));
         let bases: Vec<&[OriginId]> = bases.into_iter().map(|base| base.slots.as_slice()).collect();
-        steering::table(shares, Some(frontend.own), &bases)
+        let slots = steering::table(&shares, own, &bases);
+        let table = Table { shares, slots };
+        fresh.push((own, tier, table.clone()));
+        table
     }
 
     /// As if Sluice were not there.

@@ -33,6 +33,13 @@ impl Dice {
     }
 }
 
+/// Whether anything happens at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weather {
+    Calm,
+    Stormy,
+}
+
 /// How an origin really is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Truth {
@@ -104,7 +111,7 @@ pub(crate) struct World {
     engine: Engine,
     frontends: BTreeMap<FrontendId, FrontendPlan>,
     running: Vec<CheckResult>,
-    calm: bool,
+    weather: Weather,
     busy: u64,
     ticks: u64,
 }
@@ -171,21 +178,21 @@ impl World {
             engine,
             frontends: BTreeMap::new(),
             running: Vec::new(),
-            calm: false,
+            weather: Weather::Stormy,
             busy,
             ticks: 0,
         }
     }
 
     pub(crate) fn calm(seed: u64) -> Self {
-        Self { calm: true, ..Self::new(seed) }
+        Self { weather: Weather::Calm, ..Self::new(seed) }
     }
 
     pub(crate) fn advance(&mut self) {
         self.now = self.now.after(TICK);
         self.ticks += 1;
         let mut orders = Vec::new();
-        if !self.calm {
+        if self.weather == Weather::Stormy {
             self.fate(&mut orders);
         }
         self.flows();
@@ -197,7 +204,7 @@ impl World {
             orders,
             in_sync: !self.writes_fail,
         };
-        if self.dice.percent(3) && !self.calm {
+        if self.weather == Weather::Stormy && self.dice.percent(3) {
             // A tick without a reading.
             input.traffic.clear();
             input.kernel.clear();
@@ -327,7 +334,7 @@ impl World {
                     continue;
                 }
                 host.next_round[place] = now.after(spec.interval);
-                let (outcome, takes) = host.check(spec.layer, &mut self.dice, self.calm);
+                let (outcome, takes) = host.check(spec.layer, &mut self.dice, self.weather);
                 let (check, began) = (u16::try_from(place).expect("small"), now);
                 self.running.push(CheckResult {
                     origin: host.spec.id,
@@ -478,9 +485,9 @@ impl Host {
     }
 
     /// What a check sees. It is never steered.
-    fn check(&self, layer: Layer, dice: &mut Dice, calm: bool) -> (Outcome, Span) {
+    fn check(&self, layer: Layer, dice: &mut Dice, weather: Weather) -> (Outcome, Span) {
         let quick = Span::from_millis(3);
-        if !calm && dice.below(100) < 2 {
+        if weather == Weather::Stormy && dice.below(100) < 2 {
             return (Outcome::Local(LocalReason::Descriptors), quick);
         }
         let page = layer == Layer::Application;
