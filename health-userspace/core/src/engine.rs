@@ -151,9 +151,10 @@ pub struct OriginPlan {
     pub id: OriginId,
     /// Never chosen while another is usable (`fault`, `recovering` without a share, `maintenance`).
     pub blocked: bool,
-    /// Whether the kernel's trials go on while blocked (`fault` without a check of the failing layer).
+    /// Whether the kernel's trials go on while blocked (`fault` without a check of the failing layer). No slot names the
+    /// origin then: its own frontend's flows try it.
     pub trials: bool,
-    /// Ends a trip that began at or before this time.
+    /// Ends a trip that began at or before this time. Wished until [`Input::kernel`] shows no such trip.
     pub clear_trip: Option<Timestamp>,
     /// Unanswered SYNs older than this are failures; `None` while they are no evidence.
     pub syn_timeout: Option<Span>,
@@ -166,9 +167,11 @@ pub struct OriginPlan {
 pub struct FrontendPlan {
     /// Which.
     pub id: FrontendId,
-    /// Origin of each slot; [`SLOTS`] long, never empty.
+    /// Origin of each slot; [`SLOTS`] long, never empty. All its owner's where nobody else may take its flows either: the
+    /// address is then left as it is. A blocked origin is named only in panic and in that case.
     pub slots: Vec<OriginId>,
-    /// Where flows go whose slot's origin is tripped: best first, at most 16.
+    /// Where flows go whose slot's origin is tripped: best first, at most 16, the owner last of all. Only usable origins,
+    /// tripped ones among them: the trip words change faster than plans. Empty in panic, when what the slot says is used.
     pub armed: Vec<OriginId>,
     /// How many of `armed`, from the first, are of the best tier and share the load.
     pub armed_best: u8,
@@ -343,6 +346,9 @@ impl Engine {
     }
 
     /// Judges and plans. Call it whenever something happened, and at least every 100 ms or so, for time moves it too.
+    ///
+    /// The first tick after [`new`](Self::new), and the first after an origin was added, must carry the kernel's view of
+    /// it: an origin that the kernel still holds out then stays out, while without the view it would be let in.
     ///
     /// The order of things in one tick: counters, trips, checks, orders, judgement, plan. So a trip outranks the traffic
     /// that was counted before it, and an order everything.

@@ -157,6 +157,36 @@ mod tests {
     }
 
     #[test]
+    fn any_counter_that_goes_back_means_new_maps() {
+        let full = TrafficTotals {
+            syn: 9,
+            synack: 9,
+            refused: 9,
+            syn_timeout: 9,
+            request: 9,
+            response: 9,
+            no_response: 9,
+            reset_early: 9,
+            ..TrafficTotals::default()
+        };
+        let back = [
+            TrafficTotals { synack: 8, ..full },
+            TrafficTotals { refused: 8, ..full },
+            TrafficTotals { syn_timeout: 8, ..full },
+            TrafficTotals { request: 8, ..full },
+            TrafficTotals { response: 8, ..full },
+            TrafficTotals { no_response: 8, ..full },
+            TrafficTotals { reset_early: 8, ..full },
+        ];
+        for totals in back {
+            let mut meter = Meter::default();
+            assert_eq!(meter.read(&full), None);
+            assert_eq!(meter.read(&totals), None, "{totals:?}");
+            assert_eq!(meter.read(&totals), Some(Traffic::default()));
+        }
+    }
+
+    #[test]
     fn a_local_shortage_is_no_evidence() {
         use crate::model::{LocalReason, OriginId};
         for reason in [LocalReason::Descriptors, LocalReason::Ports, LocalReason::Memory, LocalReason::Late] {

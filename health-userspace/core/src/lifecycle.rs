@@ -143,8 +143,13 @@ pub struct Lifecycle {
 pub enum Input {
     /// Nothing new is known; time has gone by.
     Silence,
-    /// It serves, like this.
-    Judged(Serving),
+    /// It serves.
+    Judged {
+        /// Like this.
+        serving: Serving,
+        /// The rule that says so.
+        rule: &'static str,
+    },
     /// It does not serve.
     Failing {
         /// Why.
@@ -273,7 +278,7 @@ pub fn step(life: Lifecycle, input: Input, now: Timestamp, policy: &Policy) -> (
         (Phase::Maintenance { then } | Phase::Failed { then }, Input::End) => life.ended(then, "order_ended", now),
         (
             Phase::Maintenance { .. } | Phase::Failed { .. },
-            Input::Silence | Input::Judged(_) | Input::Failing { .. } | Input::Relapse { .. } | Input::Risen { .. },
+            Input::Silence | Input::Judged { .. } | Input::Failing { .. } | Input::Relapse { .. } | Input::Risen { .. },
         ) => (life, None),
 
         // An origin that serves.
@@ -281,8 +286,8 @@ pub fn step(life: Lifecycle, input: Input, now: Timestamp, policy: &Policy) -> (
             Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk,
             Input::Silence | Input::Relapse { .. } | Input::Risen { .. } | Input::End,
         ) => (life, None),
-        (Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk, Input::Judged(serving)) => {
-            life.moved(serving.phase(), "judged", now)
+        (Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk, Input::Judged { serving, rule }) => {
+            life.moved(serving.phase(), rule, now)
         }
         (Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk, Input::Failing { cause, rule }) => {
             life.failed(cause, rule, now, policy)
@@ -291,7 +296,7 @@ pub fn step(life: Lifecycle, input: Input, now: Timestamp, policy: &Policy) -> (
         // One that doesn't: only proof at its layer brings it back, a grade never.
         (
             Phase::Fault { .. },
-            Input::Silence | Input::Judged(_) | Input::Failing { .. } | Input::Relapse { .. } | Input::End,
+            Input::Silence | Input::Judged { .. } | Input::Failing { .. } | Input::Relapse { .. } | Input::End,
         ) => (life, None),
         (Phase::Fault { cause }, Input::Risen { rule }) => {
             let faults = life.faults.over(now);
@@ -303,12 +308,12 @@ pub fn step(life: Lifecycle, input: Input, now: Timestamp, policy: &Policy) -> (
         (Phase::Recovering { .. }, Input::Failing { cause, rule } | Input::Relapse { cause, rule }) => {
             life.failed(cause, rule, now, policy)
         }
-        (Phase::Recovering { until, .. }, Input::Silence | Input::Judged(_) | Input::Risen { .. } | Input::End)
+        (Phase::Recovering { until, .. }, Input::Silence | Input::Judged { .. } | Input::Risen { .. } | Input::End)
             if now < until =>
         {
             (life, None)
         }
-        (Phase::Recovering { .. }, Input::Judged(serving)) => life.moved(serving.phase(), "hold_down_over", now),
+        (Phase::Recovering { .. }, Input::Judged { serving, .. }) => life.moved(serving.phase(), "hold_down_over", now),
         (Phase::Recovering { .. }, Input::Silence | Input::Risen { .. } | Input::End) => {
             life.moved(Phase::Healthy, "hold_down_over", now)
         }

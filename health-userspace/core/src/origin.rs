@@ -56,6 +56,8 @@ pub(crate) struct Origin {
     why: Vec<String>,
     location: Option<Location>,
     verdict: Verdict,
+    /// Since when the verdict has been better than the state.
+    better_since: Option<Timestamp>,
     suspected: Timestamp,
     freshly_failing: bool,
 }
@@ -78,6 +80,7 @@ impl Origin {
             why: Vec::new(),
             location: None,
             verdict: Verdict { grade: Grade::Unknown, score: 50, findings: Vec::new() },
+            better_since: None,
             suspected: Timestamp::NEVER,
             freshly_failing: false,
         }
@@ -236,7 +239,11 @@ impl Origin {
             last_seen,
         };
         self.verdict = verdict::judge(&mut facts, policy);
-        let input = self.input(now, policy);
+        let holds_back = self.holds_back(now, policy);
+        let mut input = self.input(now, policy);
+        if holds_back && matches!(input, Input::Judged { .. }) {
+            input = Input::Silence;
+        }
         let tripped = self.trip.trip().is_some();
         let decision = self.step(input, now, policy);
         if let (Some(decision), true, true, Input::Failing { rule, .. }) = (decision, serves, tripped, input)

@@ -49,7 +49,14 @@ fn seeds() {
     });
 }
 
-/// Quiet for an hour: nothing may happen at all.
+/// Observe mode showed the addresses whose owner has no weight as steered, though they were not.
+#[test]
+fn seeds_194_and_299_shares_in_observe_mode() {
+    run(194, 20);
+    run(299, 20);
+}
+
+/// Quiet for a quarter of an hour: nothing may happen at all.
 #[test]
 fn a_calm_world_stays_calm() {
     for seed in 0..3 {
@@ -59,7 +66,7 @@ fn a_calm_world_stays_calm() {
             world.advance();
             judge.check(&world, tick);
             for decision in &world.step.decisions {
-                assert_eq!(decision.rule, "judged", "seed {seed}: {decision:?}");
+                assert_eq!(decision.rule, "passes", "seed {seed}: {decision:?}");
             }
         }
     }

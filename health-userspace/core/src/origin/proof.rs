@@ -32,11 +32,13 @@ impl Origin {
     }
 
     fn judged(&self) -> Input {
+        let rule = self.verdict.findings.first().map_or("passes", |finding| finding.rule);
+        let serves = |serving| Input::Judged { serving, rule };
         match self.verdict.grade {
             Grade::Unknown => Input::Silence,
-            Grade::Healthy => Input::Judged(Serving::Healthy),
-            Grade::Degraded => Input::Judged(Serving::Degraded),
-            Grade::HighRisk => Input::Judged(Serving::HighRisk),
+            Grade::Healthy => serves(Serving::Healthy),
+            Grade::Degraded => serves(Serving::Degraded),
+            Grade::HighRisk => serves(Serving::HighRisk),
             Grade::Fault => {
                 // The highest failing layer is the one to prove again; among equals the worst source comes first.
                 let faults = self.verdict.findings.iter().filter(|finding| finding.grade == Grade::Fault);
@@ -50,6 +52,27 @@ impl Origin {
                 })
             }
         }
+    }
+
+    /// Whether a better grade has to wait: not while tripped, for then traffic is not heard, and not before it has been
+    /// better for a tenth of the window, or a rate that sways about a threshold would rewrite tables all the time.
+    pub(super) fn holds_back(&mut self, now: Timestamp, policy: &Policy) -> bool {
+        let present = match self.life.phase {
+            Phase::Degraded => Grade::Degraded,
+            Phase::HighRisk => Grade::HighRisk,
+            Phase::Unknown
+            | Phase::Healthy
+            | Phase::Fault { .. }
+            | Phase::Recovering { .. }
+            | Phase::Maintenance { .. }
+            | Phase::Failed { .. } => Grade::Unknown,
+        };
+        if self.verdict.grade >= present || self.trip.trip().is_some() {
+            self.better_since = None;
+            return self.verdict.grade < present;
+        }
+        let since = *self.better_since.get_or_insert(now);
+        now.since(since) < policy.window.part(10)
     }
 
     fn confirmed_trip(&self, now: Timestamp, policy: &Policy) -> Option<Input> {

@@ -385,7 +385,7 @@ fn traffic_by_rate_degrades_and_spills() {
     assert_eq!(scene.state(A), State::HighRisk);
     assert_eq!((scene.slots(A), scene.slots(B)), (36, 215), "10/70 stays");
     assert_eq!(scene.view(A).share_bp, 1428);
-    assert_eq!(scene.told(), ["1 healthy>high_risk judged"], "the tier still serves: no failover");
+    assert_eq!(scene.told(), ["1 healthy>high_risk success_rate"], "the tier still serves: no failover");
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn an_order_runs_out() {
     scene.wait(Span::from_secs(2));
     assert_eq!(
         scene.told(),
-        ["1 None li.wei", "1 maintenance>unknown order_ended", "1 unknown>healthy judged", "failback 1>0 judge"]
+        ["1 None li.wei", "1 maintenance>unknown order_ended", "1 unknown>healthy passes", "failback 1>0 judge"]
     );
 }
 
@@ -588,4 +588,27 @@ fn a_suspect_is_named_again_but_not_each_tick() {
         named += scene.step.suspects.len();
     }
     assert!((3..=4).contains(&named), "{named} in 2 s");
+}
+
+/// A rate that sways about a threshold does not rewrite tables all the time, and a trip makes nothing look better.
+#[test]
+fn better_grades_wait() {
+    let mut scene = port();
+    scene.traffic(A, |totals| totals.synack += 1);
+    scene.traffic(A, |totals| (totals.synack, totals.refused) = (totals.synack + 78, totals.refused + 22));
+    assert_eq!(scene.state(A), State::Degraded);
+    for _ in 0..20 {
+        scene.traffic(A, |totals| totals.synack += 100);
+        scene.traffic(A, |totals| totals.refused += 40);
+    }
+    assert_eq!(scene.told(), ["1 healthy>degraded success_rate"]);
+    scene.traffic(A, |totals| totals.synack += 1000);
+    scene.trip(A, Streak::Connect);
+    scene.wait(Span::from_millis(2500));
+    assert_eq!(scene.state(A), State::Degraded, "what traffic showed is not taken back by checks alone");
+    scene.kernel.insert(A, KernelView::default());
+    scene.wait(Span::from_secs(3));
+    assert_eq!(scene.state(A), State::Degraded);
+    scene.wait(Span::from_millis(300));
+    assert_eq!(scene.told(), ["1 degraded>healthy passes"]);
 }

@@ -30,9 +30,9 @@ fn phases() -> [Phase; 11] {
 fn inputs() -> [Input; 11] {
     [
         Input::Silence,
-        Input::Judged(Serving::Healthy),
-        Input::Judged(Serving::Degraded),
-        Input::Judged(Serving::HighRisk),
+        Input::Judged { serving: Serving::Healthy, rule: "j" },
+        Input::Judged { serving: Serving::Degraded, rule: "j" },
+        Input::Judged { serving: Serving::HighRisk, rule: "j" },
         Input::Failing { cause: NEW, rule: "f" },
         Input::Relapse { cause: NEW, rule: "r" },
         Input::Risen { rule: "u" },
@@ -130,7 +130,7 @@ fn hold_down_grows_with_faults_and_shrinks_with_quiet() {
         let Phase::Recovering { until, .. } = life.phase else { panic!("{life:?}") };
         assert_eq!(until.since(now.after(Span::from_secs(1))), Span::from_secs(want));
         now = until;
-        (life, _) = step(life, Input::Judged(Serving::Healthy), now, &policy);
+        (life, _) = step(life, Input::Judged { serving: Serving::Healthy, rule: "j" }, now, &policy);
         assert_eq!(life.phase.state(), S::Healthy);
     }
     let recent = |quiet: u64| life.faults.recent(now.after(Span::from_secs(quiet)), policy.hold_down);

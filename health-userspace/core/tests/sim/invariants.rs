@@ -14,6 +14,9 @@ const JUDGED_WITHIN: Span = Span::from_secs(12);
 /// Longest time that a repaired origin may wait: `rise` rounds, the longest hold-down, and a window for rates.
 const BACK_WITHIN: Span = Span::from_secs(50);
 
+/// Readings of the kernel are lost now and then, never for so long.
+const TOLD_WITHIN: Span = Span::from_secs(2);
+
 pub(crate) struct Judge {
     states: BTreeMap<OriginId, State>,
 }
@@ -27,6 +30,7 @@ impl Judge {
         if world.restarted {
             self.states.values_mut().for_each(|state| *state = State::Unknown);
         }
+        let before = self.states.clone();
         self.decisions_tell_all(world, tick);
         for (spec, place) in world.specs.iter().zip(0..) {
             let service = Service { world, spec, place, tick };
@@ -34,6 +38,8 @@ impl Judge {
             service.no_usable_origin_is_passed_over();
             service.status_and_plan_agree();
             for view in service.views() {
+                service.no_trip_is_left_behind(view);
+                service.a_hold_down_is_served_clean(view, before[&view.id]);
                 service.silence_is_never_failure(view);
                 service.what_never_answered_is_never_healthy(view);
                 service.dead_origins_are_judged(view);
@@ -57,6 +63,14 @@ impl Judge {
             assert_eq!(self.states.get(&view.id), Some(&view.state), "seed {} tick {tick}: untold", world.seed);
         }
     }
+}
+
+/// Each origin of the table once.
+fn used(plan: &FrontendPlan) -> Vec<OriginId> {
+    let mut used = plan.slots.clone();
+    used.sort_unstable();
+    used.dedup();
+    used
 }
 
 struct Service<'a> {
@@ -103,7 +117,7 @@ impl Service<'_> {
             assert_eq!(plan.slots.len(), SLOTS, "{}", self.at());
             assert!(plan.armed.len() <= 16 && usize::from(plan.armed_best) <= plan.armed.len(), "{}", self.at());
             let family = self.host(own).spec.family;
-            for id in plan.slots.iter().chain(&plan.armed) {
+            for id in used(plan).iter().chain(&plan.armed) {
                 assert_eq!(self.host(*id).spec.family, family, "{}: families mix", self.at());
                 assert_eq!(self.host(*id).service, self.place, "{}: services mix", self.at());
             }
@@ -121,7 +135,7 @@ impl Service<'_> {
             let of_family = || self.spec.origins.iter().filter(|origin| origin.family == family);
             let any = of_family().any(|origin| self.is_usable(origin.id));
             let unsteered = plan.slots.iter().all(|slot| *slot == own);
-            for slot in &plan.slots {
+            for slot in &used(plan) {
                 assert!(!any || self.is_usable(*slot), "{}: {slot:?} passes over a usable one", self.at());
                 let never = self.view(*slot).state == State::Maintenance || self.host(*slot).spec.weight == 0;
                 assert!(unsteered || !never, "{}: {slot:?} is drained or takes nothing", self.at());
@@ -144,6 +158,21 @@ impl Service<'_> {
             shares += view.share_bp;
         }
         assert!((9_990..=10_000).contains(&shares), "{}: shares sum to {shares}", self.at());
+    }
+
+    /// An origin that waits and fails is back in fault (or in an operator's hands) with the same tick.
+    fn a_hold_down_is_served_clean(&self, view: &OriginView, before: State) {
+        if before == State::Recovering && self.host(view.id).failed_round {
+            let left = matches!(view.state, State::Fault | State::Maintenance | State::Unknown);
+            assert!(left, "{}: {view:?}", self.at());
+        }
+    }
+
+    /// A trip that is over for the judge ends in the kernel, however many writes failed before.
+    fn no_trip_is_left_behind(&self, view: &OriginView) {
+        let long = |since| self.world.now.since(since) >= TOLD_WITHIN;
+        let left = self.host(view.id).tripped_since().filter(|since| long(*since) && !view.tripped);
+        assert!(left.is_none() || !long(self.world.writes_ok_since), "{}: {left:?} {view:?}", self.at());
     }
 
     fn silence_is_never_failure(&self, view: &OriginView) {
@@ -182,7 +211,7 @@ impl Service<'_> {
         let host = self.host(view.id);
         if host.truth == Truth::Fine && self.is_settled(view, BACK_WITHIN) {
             assert!(matches!(view.state, State::Healthy), "{}: {view:?}", self.at());
-            assert!(!host.is_tripped(), "{}: {view:?}", self.at());
+            assert_eq!(host.tripped_since(), None, "{}: {view:?}", self.at());
         }
     }
 }

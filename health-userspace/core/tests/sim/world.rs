@@ -84,6 +84,8 @@ pub(crate) struct Host {
     /// Whether anything but `Fine` was ever true of it, or anybody ever touched it.
     pub(crate) tainted: bool,
     pub(crate) answered: bool,
+    /// Whether a round that failed was handed in with this tick.
+    pub(crate) failed_round: bool,
     pub(crate) ordered_until: Option<Timestamp>,
     totals: TrafficTotals,
     view: KernelView,
@@ -248,7 +250,7 @@ impl World {
         }
         let fails = self.writes_fail;
         self.writes_fail = self.dice.percent(if fails { 90 } else { 1 });
-        if fails {
+        if fails || self.writes_fail {
             self.writes_ok_since = self.now;
         }
         match self.dice.below(1000) {
@@ -260,6 +262,7 @@ impl World {
 
     /// The daemon dies and comes back; the kernel goes on.
     fn restart(&mut self) {
+        self.writes_ok_since = self.now;
         self.engine = Engine::new(self.specs.clone(), self.now);
         self.running.clear();
         self.restarted = true;
@@ -347,11 +350,12 @@ impl World {
         }
         let (done, running) = core::mem::take(&mut self.running).into_iter().partition(|one| one.ended <= now);
         self.running = running;
+        self.hosts.values_mut().for_each(|host| host.failed_round = false);
         for result in &done {
             let result: &CheckResult = result;
-            if matches!(result.outcome, Outcome::Pass | Outcome::Slow) {
-                self.hosts.get_mut(&result.origin).expect("it is there").answered = true;
-            }
+            let host = self.hosts.get_mut(&result.origin).expect("it is there");
+            host.answered |= matches!(result.outcome, Outcome::Pass | Outcome::Slow);
+            host.failed_round |= matches!(result.outcome, Outcome::Fail(_));
         }
         done
     }
@@ -384,6 +388,7 @@ impl Host {
             truth_since: now,
             tainted: false,
             answered: false,
+            failed_round: false,
             ordered_until: None,
             totals: TrafficTotals::default(),
             view: KernelView::default(),
@@ -396,8 +401,9 @@ impl Host {
         }
     }
 
-    pub(crate) fn is_tripped(&self) -> bool {
-        self.view.trip.is_some()
+    /// Since when the kernel keeps new flows away.
+    pub(crate) fn tripped_since(&self) -> Option<Timestamp> {
+        self.view.trip.map(|trip| trip.since)
     }
 
     fn is_usable(&self) -> bool {
