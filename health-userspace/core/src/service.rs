@@ -1,7 +1,7 @@
 //! One service: its origins judged, its pools summed up, its frontends planned, its moves told.
 
 use crate::{
-    engine::{Decision, DecisionKind, FrontendPlan, Order, OriginPlan, OriginView, Plan, SLOTS, ServiceView, Step},
+    engine::{Decision, DecisionKind, FrontendPlan, Order, OriginPlan, Plan, SLOTS, ServiceView, Step},
     lifecycle::{self, Phase},
     model::{Family, FrontendId, FrontendSpec, Mode, OriginId, ServiceSpec, State},
     origin::{Event, Origin},
@@ -15,8 +15,8 @@ use alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec,
 /// All of a frontend's flows. Unit: ppm.
 const WHOLE: u64 = 1_000_000;
 
-/// One ppm in basis points is a hundredth.
-const PPM_IN_BP: u64 = 100;
+/// Most origins that the evidence of a move names.
+const TOLD_MAX: usize = 4;
 
 /// A table and the shares that it was made from: making one costs more than comparing the shares.
 #[derive(Clone, Debug)]
@@ -253,18 +253,24 @@ impl Service {
         self.active_tier = active;
     }
 
-    /// What the origins of a tier (or all) say about a move, and whose doing it is.
+    /// What the origins of a tier (or all) say about a move, those that are out first; and whose doing it is: an
+    /// operator's, if all that are out were ordered out.
     fn why_moved(&self, tier: Option<u8>) -> (String, String) {
-        let origins = || self.origins.iter().filter(|origin| tier.is_none_or(|tier| origin.spec.tier == tier));
-        let ordered = origins().find_map(|origin| origin.order.as_ref());
-        let by = ordered.map_or_else(|| "judge".to_owned(), |order| order.by.clone());
-        let words: Vec<String> = origins()
+        let mut origins: Vec<&Origin> =
+            self.origins.iter().filter(|origin| tier.is_none_or(|tier| origin.spec.tier == tier)).collect();
+        origins.sort_by_key(|origin| !origin.is_blocked());
+        let out = origins.iter().take_while(|origin| origin.is_blocked());
+        let orders: Option<Vec<&Order>> = out.map(|origin| origin.order.as_ref()).collect();
+        let by = orders.and_then(|orders| orders.first().map(|order| order.by.clone()));
+        let words: Vec<String> = origins
+            .iter()
+            .take(TOLD_MAX)
             .map(|origin| match origin.reasons().first() {
                 Some(reason) => format!("{} {}: {reason}", origin.spec.name, origin.life.phase.state().name()),
                 None => format!("{} {}", origin.spec.name, origin.life.phase.state().name()),
             })
             .collect();
-        (words.join("; "), by)
+        (words.join("; "), by.unwrap_or_else(|| "judge".to_owned()))
     }
 
     fn plan_frontends(&mut self, pools: &[(Family, Pool)], plan: &mut Plan) {
@@ -324,7 +330,7 @@ impl Service {
             state: worst.unwrap_or(State::Unknown),
             panic,
             active_tier: self.active_tier(shares),
-            origins: self.origins.iter().zip(shares).map(|(origin, share)| view_origin(origin, *share)).collect(),
+            origins: self.origins.iter().zip(shares).map(|(origin, share)| origin.view(*share)).collect(),
         }
     }
 }
@@ -337,33 +343,6 @@ fn plan_origin(origin: &Origin, observe: bool) -> OriginPlan {
         clear_trip: origin.trip.wish(),
         syn_timeout: origin.learned.syn_timeout(),
         response_timeout: origin.learned.response_timeout(),
-    }
-}
-
-fn view_origin(origin: &Origin, share_ppm: u64) -> OriginView {
-    let hold_down_until = match origin.life.phase {
-        Phase::Recovering { until, .. } => Some(until),
-        Phase::Unknown
-        | Phase::Healthy
-        | Phase::Degraded
-        | Phase::HighRisk
-        | Phase::Fault { .. }
-        | Phase::Maintenance { .. }
-        | Phase::Failed { .. } => None,
-    };
-    OriginView {
-        id: origin.spec.id,
-        state: origin.life.phase.state(),
-        since: origin.life.since,
-        score: origin.score(),
-        share_bp: share_ppm.checked_div(PPM_IN_BP).and_then(|bp| u16::try_from(bp).ok()).unwrap_or(0),
-        tripped: origin.trip.trip().is_some(),
-        location: origin.location(),
-        sees: origin.sees(),
-        evidence_at: origin.evidence_at(),
-        reasons: origin.reasons(),
-        hold_down_until,
-        order: origin.order.clone(),
     }
 }
 

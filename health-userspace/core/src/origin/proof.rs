@@ -23,7 +23,9 @@ impl Origin {
     pub(super) fn input(&self, now: Timestamp, policy: &Policy) -> Input {
         match self.life.phase {
             Phase::Maintenance { .. } | Phase::Failed { .. } => Input::Silence,
-            Phase::Fault { cause } => self.risen(cause, policy).map_or(Input::Silence, |rule| Input::Risen { rule }),
+            Phase::Fault { cause } => {
+                self.risen(cause, now, policy).map_or(Input::Silence, |rule| Input::Risen { rule })
+            }
             Phase::Recovering { cause, .. } => self.relapse(cause, policy).unwrap_or_else(|| self.judged()),
             Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk => {
                 self.confirmed_trip(now, policy).unwrap_or_else(|| self.judged())
@@ -117,11 +119,11 @@ impl Origin {
     }
 
     /// Whether the origin has earned its way out of a fault, and by which rule.
-    fn risen(&self, cause: Cause, policy: &Policy) -> Option<&'static str> {
+    fn risen(&self, cause: Cause, now: Timestamp, policy: &Policy) -> Option<&'static str> {
         let rise = u32::from(policy.rise);
         let heard = self.checks.iter().filter(|check| check.newest() > Timestamp::NEVER);
         let vetoed = heard.clone().any(|check| check.runs().failures() > 0 || check.runs().passes() < rise);
-        if vetoed || self.traffic_still_fails(policy) {
+        if vetoed || self.traffic_still_fails(now, policy) {
             return None;
         }
         let proved = |check: &CheckTrack| check.runs().proof() >= rise;
@@ -138,11 +140,12 @@ impl Origin {
         }
     }
 
-    /// Real traffic since the fault (established connections, panic) that fails as it did.
-    fn traffic_still_fails(&self, policy: &Policy) -> bool {
+    /// Real traffic since the fault (established connections, panic) that fails as it did, and has not ceased to.
+    fn traffic_still_fails(&self, now: Timestamp, policy: &Policy) -> bool {
         policy.passive
             && [&self.connect, &self.request].into_iter().any(|track| {
-                track.tally().total() >= u64::from(policy.samples_min.passive)
+                now.since(track.newest()) < TRIPPED
+                    && track.tally().total() >= u64::from(policy.samples_min.passive)
                     && Grade::of_rate(track.tally(), policy.success_below_percent) == Grade::Fault
             })
     }

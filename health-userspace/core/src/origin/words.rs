@@ -2,7 +2,7 @@
 
 use super::Origin;
 use crate::{
-    engine::Streak,
+    engine::{OriginView, Streak},
     lifecycle::Phase,
     model::{Layer, Location},
     time::Timestamp,
@@ -11,7 +11,38 @@ use crate::{
 };
 use alloc::{borrow::ToOwned, format, string::String, vec::Vec};
 
+/// Parts per million in a basis point.
+const PPM_IN_BP: u64 = 100;
+
 impl Origin {
+    /// What `status` shows.
+    pub(crate) fn view(&self, share_ppm: u64) -> OriginView {
+        let hold_down_until = match self.life.phase {
+            Phase::Recovering { until, .. } => Some(until),
+            Phase::Unknown
+            | Phase::Healthy
+            | Phase::Degraded
+            | Phase::HighRisk
+            | Phase::Fault { .. }
+            | Phase::Maintenance { .. }
+            | Phase::Failed { .. } => None,
+        };
+        OriginView {
+            id: self.spec.id,
+            state: self.life.phase.state(),
+            since: self.life.since,
+            score: self.score(),
+            share_bp: share_ppm.checked_div(PPM_IN_BP).and_then(|bp| u16::try_from(bp).ok()).unwrap_or(0),
+            tripped: self.trip.trip().is_some(),
+            location: self.location(),
+            sees: self.sees(),
+            evidence_at: self.evidence_at(),
+            reasons: self.reasons(),
+            hold_down_until,
+            order: self.order.clone(),
+        }
+    }
+
     pub(super) fn findings(&self) -> (Vec<String>, Option<Location>) {
         let mut why: Vec<String> = self.trip_text().into_iter().collect();
         why.extend(self.verdict.findings.iter().map(|finding| finding.text.clone()));
@@ -40,18 +71,18 @@ impl Origin {
     }
 
     /// Newest evidence of any kind.
-    pub(crate) fn evidence_at(&self) -> Timestamp {
+    fn evidence_at(&self) -> Timestamp {
         let checks = self.checks.iter().map(CheckTrack::newest).max().unwrap_or_default();
         checks.max(self.connect.newest()).max(self.request.newest())
     }
 
     /// The highest layer that traffic proves to us.
-    pub(crate) fn sees(&self) -> Option<Layer> {
+    fn sees(&self) -> Option<Layer> {
         (self.connect.total().good > 0 || self.request.total().good > 0).then_some(Layer::Transport)
     }
 
     /// 0 to 100.
-    pub(crate) fn score(&self) -> u8 {
+    fn score(&self) -> u8 {
         match self.life.phase {
             Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk => self.verdict.score,
             // Half way back, however well it passes.
@@ -72,10 +103,11 @@ impl Origin {
         if let Some(order) = &self.order {
             reasons.push(format!("ordered by {}: {}", order.by, order.reason));
         }
+        // What was found failing already says no more by failing on, with other figures.
+        let subject =
+            |text: &str| text.rsplit_once(' ').map_or_else(|| text.to_owned(), |(subject, _)| subject.to_owned());
         for finding in &self.verdict.findings {
-            // A check that was found failing already says no more by failing on.
-            let word = finding.text.split(' ').next().unwrap_or_default();
-            if !reasons.iter().any(|reason| reason.split(' ').next() == Some(word)) {
+            if !reasons.iter().any(|reason| subject(reason) == subject(&finding.text)) {
                 reasons.push(finding.text.clone());
             }
         }

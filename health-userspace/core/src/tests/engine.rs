@@ -612,3 +612,97 @@ fn better_grades_wait() {
     scene.wait(Span::from_millis(300));
     assert_eq!(scene.told(), ["1 degraded>healthy passes"]);
 }
+
+/// A passing check never clears a fault that real traffic still shows; traffic that has ceased shows nothing.
+#[test]
+fn traffic_that_still_fails_keeps_a_fault() {
+    let mut scene = Scene::new(shop(&[check("page", Layer::Application)]));
+    scene.rounds(A, 0, "PPPPPPPPPP");
+    scene.traffic(A, |totals| totals.response += 100);
+    scene.trip(A, Streak::Request);
+    scene.wait(Span::from_millis(3100));
+    assert_eq!(scene.state(A), State::Fault);
+    for _ in 0..10 {
+        scene.traffic(A, |totals| totals.no_response += 10);
+        scene.rounds(A, 0, "P");
+    }
+    assert_eq!(scene.state(A), State::Fault, "established connections still hang");
+    scene.wait(Span::from_secs(3));
+    assert_eq!(scene.state(A), State::Recovering);
+}
+
+/// Precedence, from the strongest down: each one holds against all below it.
+#[test]
+fn precedence_of_operator_traffic_and_checks() {
+    for (ordered, traffic, checks, want) in [
+        (Some(OrderKind::Drain), "bad", "F", State::Maintenance),
+        (Some(OrderKind::Drain), "good", "P", State::Maintenance),
+        (Some(OrderKind::Fail), "good", "P", State::Fault),
+        (None, "bad", "P", State::Fault),
+        (None, "bad", "F", State::Fault),
+        (None, "good", "F", State::Degraded),
+        (None, "none", "F", State::Fault),
+        (None, "none", "P", State::Healthy),
+        (None, "good", "P", State::Healthy),
+        (None, "none", "", State::Unknown),
+        (None, "good", "", State::Healthy),
+    ] {
+        let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+        scene.traffic(A, |totals| totals.syn += 1);
+        if let Some(what) = ordered {
+            scene.order(A, what, None);
+        }
+        for _ in 0..4 {
+            scene.traffic(A, |totals| match traffic {
+                "good" => totals.synack += 30,
+                "bad" => totals.refused += 30,
+                _ => {}
+            });
+            scene.rounds(A, 0, checks);
+        }
+        assert_eq!(scene.state(A), want, "{ordered:?} {traffic} {checks}");
+    }
+}
+
+/// A move is an operator's only if all that are out were ordered out.
+#[test]
+fn a_move_names_its_cause() {
+    let mut spec = shop(&[check("port", Layer::Transport)]);
+    spec.origins.push(origin(OriginId(3), "a2", 0));
+    let mut scene = Scene::new(spec);
+    scene.rounds(A, 0, "FFF");
+    scene.told();
+    scene.order(OriginId(3), OrderKind::Drain, None);
+    let last = scene.decisions.last().expect("a move");
+    assert_eq!((last.by.as_str(), last.rule), ("judge", "tier_unusable"));
+    assert_eq!(last.evidence, "a fault: port 0/3; a2 maintenance: ordered by li.wei: disk swap");
+}
+
+/// Regression: with no trip in the kernel and no check of the failing layer, nothing else would ever bring it back.
+#[test]
+fn a_fault_that_nothing_can_try_ends_by_the_checks_there_are() {
+    let mut scene = port();
+    scene.traffic(A, |totals| totals.response += 1);
+    scene.traffic(A, |totals| totals.no_response += 40);
+    assert_eq!((scene.state(A), scene.plan(A).trials), (State::Fault, true));
+    scene.rounds(A, 0, "P");
+    scene.wait(Span::from_secs(4));
+    assert_eq!(scene.state(A), State::Fault);
+    scene.rounds(A, 0, "P");
+    assert_eq!(scene.state(A), State::Recovering);
+}
+
+/// The worst check rules on the way back too.
+#[test]
+fn every_check_has_to_pass_before_it_rises() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport), check("page", Layer::Application)]));
+    scene.rounds(A, 0, "FFF");
+    assert_eq!(scene.state(A), State::Fault);
+    scene.rounds(A, 1, "F");
+    scene.rounds(A, 0, "PPPP");
+    assert_eq!(scene.state(A), State::Fault, "the page has failed since");
+    scene.rounds(A, 1, "P");
+    assert_eq!(scene.state(A), State::Fault);
+    scene.rounds(A, 1, "P");
+    assert_eq!(scene.state(A), State::Recovering);
+}
