@@ -704,5 +704,6 @@ fn every_check_has_to_pass_before_it_rises() {
     scene.rounds(A, 1, "P");
     assert_eq!(scene.state(A), State::Fault);
     scene.rounds(A, 1, "P");
-    assert_eq!(scene.state(A), State::Recovering);
+    let want = ["1 unknown>fault fall_in_a_row", "failover 0>1 judge", "1 fault>recovering rise_in_a_row"];
+    assert_eq!(scene.told(), want, "and not in and out of its hold-down meanwhile");
 }
