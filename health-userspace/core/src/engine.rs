@@ -2,9 +2,12 @@
 
 use crate::{
     model::{CheckResult, FrontendId, Layer, Location, OriginId, ServiceId, ServiceSpec, State},
+    origin::Origin,
+    policy::Policy,
+    service::Service,
     time::{Span, Timestamp},
 };
-use alloc::{string::String, vec::Vec};
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 /// Places in a frontend's slot table. Prime, as Maglev tables are.
 pub const SLOTS: usize = 251;
@@ -148,9 +151,10 @@ pub struct OriginPlan {
     pub id: OriginId,
     /// Never chosen while another is usable (`fault`, `recovering` without a share, `maintenance`).
     pub blocked: bool,
-    /// Whether the kernel's trials go on while blocked (`fault` without a check of the failing layer).
+    /// Whether the kernel's trials go on while blocked (`fault` without a check of the failing layer). No slot names the
+    /// origin then: its own frontend's flows try it.
     pub trials: bool,
-    /// Ends a trip that began at or before this time.
+    /// Ends a trip that began at or before this time. Wished until [`Input::kernel`] shows no such trip.
     pub clear_trip: Option<Timestamp>,
     /// Unanswered SYNs older than this are failures; `None` while they are no evidence.
     pub syn_timeout: Option<Span>,
@@ -163,9 +167,11 @@ pub struct OriginPlan {
 pub struct FrontendPlan {
     /// Which.
     pub id: FrontendId,
-    /// Origin of each slot; [`SLOTS`] long, never empty.
+    /// Origin of each slot; [`SLOTS`] long, never empty. All its owner's where nobody else may take its flows either: the
+    /// address is then left as it is. A blocked origin is named only in panic and in that case.
     pub slots: Vec<OriginId>,
-    /// Where flows go whose slot's origin is tripped: best first, at most 16.
+    /// Where flows go whose slot's origin is tripped: best first, at most 16, the owner last of all. Only usable origins,
+    /// tripped ones among them: the trip words change faster than plans. Empty in panic, when what the slot says is used.
     pub armed: Vec<OriginId>,
     /// How many of `armed`, from the first, are of the best tier and share the load.
     pub armed_best: u8,
@@ -286,27 +292,107 @@ pub struct OriginView {
 /// The state of all judgement.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    services: Vec<ServiceSpec>,
+    services: Vec<Service>,
+    /// Service and place in it of each origin.
+    index: BTreeMap<OriginId, (usize, usize)>,
 }
 
 impl Engine {
     /// Nothing is known yet.
     #[must_use]
     pub fn new(services: Vec<ServiceSpec>, now: Timestamp) -> Self {
-        let _ = now;
-        Self { services }
+        let mut engine = Self { services: Vec::new(), index: BTreeMap::new() };
+        engine.reconfigure(services, now);
+        engine
     }
 
-    /// Takes another configuration. Origins whose id stays keep evidence, state and hold-down.
+    /// Takes another configuration. Origins whose id stays keep evidence, state and hold-down, whatever service they are
+    /// in now; checks are matched by name. Results of rounds that were started under the old configuration must not be
+    /// handed to the next tick, for [`CheckResult::check`] is a place in the new list.
+    ///
+    /// Twice the same configuration changes nothing.
     pub fn reconfigure(&mut self, services: Vec<ServiceSpec>, now: Timestamp) {
-        let _ = now;
-        self.services = services;
+        let mut old_checks = Vec::new();
+        let mut old_origins = BTreeMap::new();
+        let mut old_services = BTreeMap::new();
+        for (place, mut service) in core::mem::take(&mut self.services).into_iter().enumerate() {
+            old_checks.push(core::mem::take(&mut service.spec.checks));
+            for origin in core::mem::take(&mut service.origins) {
+                old_origins.insert(origin.spec.id, (place, origin));
+            }
+            old_services.insert(service.spec.id, service);
+        }
+        self.index.clear();
+        for (place, spec) in services.into_iter().enumerate() {
+            let mut origins = Vec::with_capacity(spec.origins.len());
+            for origin in &spec.origins {
+                self.index.insert(origin.id, (place, origins.len()));
+                origins.push(match old_origins.remove(&origin.id) {
+                    Some((from, mut kept)) => {
+                        let checks = old_checks.get(from).map_or(&[][..], Vec::as_slice);
+                        kept.reconfigure(origin.clone(), checks, &spec.checks, &spec.policy);
+                        kept
+                    }
+                    None => Origin::new(origin.clone(), &spec.checks, &spec.policy, now),
+                });
+            }
+            let old = old_services.remove(&spec.id);
+            let mut service = Service::new(spec, origins);
+            if let Some(old) = old {
+                service.inherit(old);
+            }
+            self.services.push(service);
+        }
     }
 
-    /// Judges and plans.
+    /// Judges and plans. Call it whenever something happened, and at least every 100 ms or so, for time moves it too.
+    ///
+    /// The first tick after [`new`](Self::new), and the first after an origin was added, must carry the kernel's view of
+    /// it: an origin that the kernel still holds out then stays out, while without the view it would be let in.
+    ///
+    /// The order of things in one tick: counters, trips, checks, orders, judgement, plan. So a trip outranks the traffic
+    /// that was counted before it, and an order everything.
     #[must_use]
     pub fn tick(&mut self, now: Timestamp, input: &Input) -> Step {
-        let _ = (now, input);
-        Step::default()
+        let mut step = Step::default();
+        for (id, totals) in &input.traffic {
+            if let Some((policy, origin)) = self.find(*id) {
+                origin.see_traffic(totals, now, policy);
+            }
+        }
+        for (id, view) in &input.kernel {
+            let adopted = self.find(*id).and_then(|(_, origin)| origin.see_kernel(view, now));
+            if let (Some(change), Some((service, place))) = (adopted, self.index.get(id))
+                && let Some(service) = self.services.get(*service)
+            {
+                service.tell(*place, change, now, &mut step);
+            }
+        }
+        for result in &input.checks {
+            if let Some((_, origin)) = self.find(result.origin) {
+                origin.see_check(result);
+            }
+        }
+        for order in &input.orders {
+            let Some((service, place)) = self.index.get(&order.origin) else { continue };
+            if let Some(service) = self.services.get_mut(*service) {
+                service.obey(*place, order, now, &mut step.decisions);
+            }
+        }
+        for service in &mut self.services {
+            service.judge(now, &mut step);
+            service.plan(now, &mut step);
+        }
+        step
+    }
+
+    fn find(&mut self, id: OriginId) -> Option<(&Policy, &mut Origin)> {
+        let (service, place) = self.index.get(&id)?;
+        let service = self.services.get_mut(*service)?;
+        Some((&service.spec.policy, service.origins.get_mut(*place)?))
     }
 }
+
+#[cfg(test)]
+#[path = "tests/engine.rs"]
+mod tests;

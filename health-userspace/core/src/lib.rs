@@ -9,12 +9,36 @@
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::float_arithmetic,
+        clippy::as_conversions,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 extern crate alloc;
 
+#[cfg(test)]
+extern crate std;
+
 pub mod engine;
+pub mod evidence;
+mod learn;
+pub mod lifecycle;
 pub mod model;
+mod origin;
 pub mod policy;
+pub mod pool;
+pub mod runs;
+mod service;
+pub mod steering;
 pub mod time;
+pub mod track;
+mod trip;
+pub mod verdict;
+pub mod window;
 
 pub use time::{Span, Timestamp};

@@ -53,6 +53,8 @@ pub struct OriginSpec {
     pub id: OriginId,
     /// Unique in its service.
     pub name: String,
+    /// Family of its address: only frontends of the same family are ever sent there.
+    pub family: Family,
     /// Priority; 0 is preferred.
     pub tier: u8,
     /// Share inside its tier. 0 takes nothing.
@@ -203,6 +205,23 @@ pub struct CheckResult {
     pub ended: Timestamp,
     /// How it ended.
     pub outcome: Outcome,
+}
+
+impl Reason {
+    /// The word for it in output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Timeout(_) => "timeout",
+            Self::Reset => "reset",
+            Self::Unreachable => "unreachable",
+            Self::Tls => "tls",
+            Self::Status(_) => "status",
+            Self::Body => "body",
+            Self::Protocol => "protocol",
+        }
+    }
 }
 
 impl State {

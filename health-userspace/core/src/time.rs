@@ -52,6 +52,22 @@ impl Span {
         }
     }
 
+    /// Divided by `parts`, at least one nanosecond; `parts` of 0 counts as 1.
+    #[must_use]
+    pub const fn part(self, parts: u64) -> Self {
+        match self.0.checked_div(parts) {
+            Some(0) => Self(1),
+            Some(nanos) => Self(nanos),
+            None => self,
+        }
+    }
+
+    /// Not below `min` and not above `max`; `max` wins where they cross.
+    #[must_use]
+    pub fn within(self, min: Self, max: Self) -> Self {
+        self.max(min).min(max)
+    }
+
     /// `times` as long.
     #[must_use]
     pub const fn times(self, times: u64) -> Self {

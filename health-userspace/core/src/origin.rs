@@ -1,0 +1,342 @@
+//! One origin: its evidence, the watch on its trip, its life, and what an operator ordered.
+
+use crate::{
+    engine::{KernelView, Order, OrderKind, TrafficTotals},
+    evidence::{Evidence, Meter, Source},
+    learn::Learner,
+    lifecycle::{self, Cause, CauseBy, Faults, Input, Lifecycle, Phase},
+    model::{CheckResult, CheckSpec, Layer, Location, OriginSpec, Outcome, State},
+    policy::Policy,
+    time::{Span, Timestamp},
+    track::{CheckTrack, TrafficTrack},
+    trip::{self, Change, TripWatch},
+    verdict::{self, Facts, Grade, Verdict},
+};
+use alloc::{borrow::ToOwned, string::String, vec::Vec};
+
+mod proof;
+mod words;
+
+/// Time between two wishes for a check at once. Unanswered wishes cost rounds, so not each tick.
+const SUSPECT_AGAIN: Span = Span::from_millis(500);
+
+/// Something that happened to an origin, for the list of decisions.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// It changed state.
+    State(lifecycle::Decision),
+    /// Its trip was confirmed or cleared.
+    Trip {
+        /// Confirmed.
+        confirmed: bool,
+        /// By this rule.
+        rule: &'static str,
+    },
+}
+
+/// One origin.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) spec: OriginSpec,
+    pub(crate) life: Lifecycle,
+    pub(crate) order: Option<Order>,
+    pub(crate) trip: TripWatch,
+    pub(crate) learned: Learner,
+    connect: TrafficTrack,
+    request: TrafficTrack,
+    checks: Vec<CheckTrack>,
+    meter: Meter,
+    /// Whether a first look at the kernel's view has been had.
+    looked: bool,
+    /// The kernel ended a trip while the origin was in fault already.
+    trial_passed: bool,
+    /// Evidence that began before this is no longer judged.
+    fresh_from: Timestamp,
+    /// What was found when it went into fault.
+    why: Vec<String>,
+    location: Option<Location>,
+    verdict: Verdict,
+    /// Since when the verdict has been better than the state.
+    better_since: Option<Timestamp>,
+    suspected: Timestamp,
+    freshly_failing: bool,
+}
+
+impl Origin {
+    pub(crate) fn new(spec: OriginSpec, checks: &[CheckSpec], policy: &Policy, now: Timestamp) -> Self {
+        Self {
+            spec,
+            life: Lifecycle::new(now),
+            order: None,
+            trip: TripWatch::default(),
+            learned: Learner::default(),
+            connect: TrafficTrack::new(Layer::Transport, policy),
+            request: TrafficTrack::new(Layer::Application, policy),
+            checks: checks.iter().map(|check| CheckTrack::new(check, policy)).collect(),
+            meter: Meter::default(),
+            looked: false,
+            trial_passed: false,
+            fresh_from: Timestamp::NEVER,
+            why: Vec::new(),
+            location: None,
+            verdict: Verdict { grade: Grade::Unknown, score: 50, findings: Vec::new() },
+            better_since: None,
+            suspected: Timestamp::NEVER,
+            freshly_failing: false,
+        }
+    }
+
+    /// Takes another configuration and keeps all that was seen; checks are matched by name.
+    pub(crate) fn reconfigure(&mut self, spec: OriginSpec, old: &[CheckSpec], new: &[CheckSpec], policy: &Policy) {
+        self.spec = spec;
+        self.connect.reconfigure(policy);
+        self.request.reconfigure(policy);
+        let tracks = new.iter().map(|check| {
+            let place = old.iter().position(|old| old.name == check.name);
+            match place.and_then(|place| self.checks.get(place)).cloned() {
+                Some(mut track) => {
+                    track.reconfigure(check, policy);
+                    track
+                }
+                None => CheckTrack::new(check, policy),
+            }
+        });
+        self.checks = tracks.collect();
+    }
+
+    /// Takes the newest counters.
+    pub(crate) fn see_traffic(&mut self, totals: &TrafficTotals, now: Timestamp, policy: &Policy) {
+        let traffic = self.meter.read(totals);
+        let steady =
+            self.trip.trip().is_none() && matches!(self.life.phase, Phase::Unknown | Phase::Healthy | Phase::Degraded);
+        self.learned.read(totals, traffic.as_ref(), steady, policy);
+        let Some(traffic) = traffic else { return };
+        let before = (self.connect.first_bad(), self.request.first_bad());
+        for evidence in traffic.evidence(now) {
+            match evidence.source {
+                Source::Connect => self.connect.record(&evidence),
+                Source::Request => self.request.record(&evidence),
+                Source::Check(_) => {}
+            }
+        }
+        let failing = (self.connect.first_bad(), self.request.first_bad());
+        self.freshly_failing |= policy.passive
+            && ((before.0.is_none() && failing.0.is_some()) || (before.1.is_none() && failing.1.is_some()));
+    }
+
+    /// Takes the kernel's view.
+    pub(crate) fn see_kernel(&mut self, view: &KernelView, now: Timestamp) -> Option<lifecycle::Decision> {
+        let (change, trial_failed) = self.trip.see(view.trip, now);
+        match change {
+            Change::Same => {}
+            Change::Began => {
+                // Only what is newer than the trip can clear it, and the windows judge untripped origins.
+                let since = self.trip.trip().map_or(now, |trip| trip.since);
+                self.set_marks(since);
+                self.clear_traffic();
+                self.trial_passed = false;
+            }
+            Change::Ended => {
+                self.clear_traffic();
+                self.trial_passed = matches!(self.life.phase, Phase::Fault { .. });
+            }
+        }
+        if trial_failed {
+            // Traffic still shows the fault: passes before it prove nothing.
+            for check in &mut self.checks {
+                check.runs_mut().refute();
+            }
+        }
+        let first = !core::mem::replace(&mut self.looked, true);
+        (first && view.blocked && self.life.phase == Phase::Unknown).then(|| self.adopt(now))
+    }
+
+    /// The kernel still holds the origin out for an earlier daemon: a restart does not forget what is out of service.
+    fn adopt(&mut self, now: Timestamp) -> lifecycle::Decision {
+        let checked = self.checks.iter().map(CheckTrack::layer).max().unwrap_or(Layer::Transport);
+        let layer = self.trip.trip().map_or(checked, |trip| trip::layer(trip.streak));
+        let cause = Cause { layer, by: CauseBy::Adopted };
+        // Not through `step`: this fault was counted, if at all, by the daemon that judged it.
+        self.life = Lifecycle { phase: Phase::Fault { cause }, since: now, faults: Faults::default() };
+        self.why = ["held out since before the restart".to_owned()].to_vec();
+        self.set_marks(now);
+        lifecycle::Decision { from: State::Unknown, to: State::Fault, rule: "adopted" }
+    }
+
+    /// Takes a round of a check.
+    pub(crate) fn see_check(&mut self, result: &CheckResult) {
+        if result.began < self.fresh_from {
+            return;
+        }
+        let Some(track) = self.checks.get_mut(usize::from(result.check)) else { return };
+        let Some(evidence) = Evidence::of_check(result, track.layer()) else { return };
+        let reason = match result.outcome {
+            Outcome::Fail(reason) => Some(reason),
+            Outcome::Pass | Outcome::Slow | Outcome::Local(_) => None,
+        };
+        track.record(&evidence, result.began, reason, self.connect.total());
+    }
+
+    /// Takes an operator's order.
+    pub(crate) fn obey(&mut self, order: &Order, now: Timestamp, policy: &Policy) -> Option<lifecycle::Decision> {
+        let input = match order.what {
+            OrderKind::Drain => Input::Drain,
+            OrderKind::Fail => Input::Fail,
+            OrderKind::Clear => Input::Clear,
+        };
+        match order.what {
+            OrderKind::Drain | OrderKind::Fail => self.order = Some(order.clone()),
+            OrderKind::Clear => self.forget(now, policy),
+        }
+        self.step(input, now, policy)
+    }
+
+    /// Ends the order if its time is over. The outer `Option`: whether it did.
+    pub(crate) fn end_order(
+        &mut self,
+        now: Timestamp,
+        policy: &Policy,
+    ) -> Option<(Order, Option<lifecycle::Decision>)> {
+        let over = self.order.as_ref().is_some_and(|order| order.until.is_some_and(|until| until <= now));
+        let order = if over { self.order.take() } else { None }?;
+        Some((order, self.step(Input::End, now, policy)))
+    }
+
+    fn forget(&mut self, now: Timestamp, policy: &Policy) {
+        self.order = None;
+        self.connect = TrafficTrack::new(Layer::Transport, policy);
+        self.request = TrafficTrack::new(Layer::Application, policy);
+        for check in &mut self.checks {
+            check.forget(now);
+        }
+        self.why.clear();
+        self.location = None;
+        self.trial_passed = false;
+        self.fresh_from = now;
+        self.trip.clear(now);
+    }
+
+    /// Judges, and takes the step that follows.
+    pub(crate) fn judge(&mut self, specs: &[CheckSpec], now: Timestamp, policy: &Policy, events: &mut Vec<Event>) {
+        self.connect.advance(now);
+        self.request.advance(now);
+        for check in &mut self.checks {
+            check.advance(now);
+        }
+        let serves = self.serves();
+        if serves && self.may_clear_trip(now, policy) {
+            self.trip.clear_by_checks(now);
+            self.clear_traffic();
+            events.push(Event::Trip { confirmed: false, rule: "rise_in_a_row" });
+        }
+        let last_seen = self.last_seen();
+        let mut facts = Facts {
+            connect: &mut self.connect,
+            request: &mut self.request,
+            checks: &self.checks,
+            specs,
+            traffic_judges: policy.passive && self.trip.trip().is_none(),
+            last_seen,
+        };
+        self.verdict = verdict::judge(&mut facts, policy);
+        let holds_back = self.holds_back(now, policy);
+        let mut input = self.input(now, policy);
+        if holds_back && matches!(input, Input::Judged { .. }) {
+            input = Input::Silence;
+        }
+        let tripped = self.trip.trip().is_some();
+        let decision = self.step(input, now, policy);
+        if let (Some(decision), true, true, Input::Failing { rule, .. }) = (decision, serves, tripped, input)
+            && decision.to == State::Fault
+        {
+            events.push(Event::Trip { confirmed: true, rule });
+        }
+        events.extend(decision.map(Event::State));
+    }
+
+    /// Steps, and does what belongs to the new phase.
+    fn step(&mut self, input: Input, now: Timestamp, policy: &Policy) -> Option<lifecycle::Decision> {
+        let before = self.life.phase;
+        let (life, decision) = lifecycle::step(self.life, input, now, policy);
+        self.life = life;
+        if life.phase == before {
+            return decision;
+        }
+        match life.phase {
+            Phase::Fault { .. } => {
+                if matches!(input, Input::Failing { .. } | Input::Relapse { .. }) {
+                    (self.why, self.location) = self.findings();
+                }
+                self.set_marks(now);
+                self.clear_traffic();
+                self.trial_passed = false;
+            }
+            Phase::Recovering { .. } => {
+                self.clear_traffic();
+                for check in &mut self.checks {
+                    check.clear();
+                }
+            }
+            Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk => {
+                if matches!(before, Phase::Recovering { .. }) {
+                    self.clear_traffic();
+                    self.trip.clear(now);
+                    self.why.clear();
+                    self.location = None;
+                }
+            }
+            Phase::Maintenance { .. } | Phase::Failed { .. } => {}
+        }
+        decision
+    }
+
+    fn set_marks(&mut self, at: Timestamp) {
+        for check in &mut self.checks {
+            check.runs_mut().set_mark(at);
+        }
+    }
+
+    fn clear_traffic(&mut self) {
+        self.connect.clear();
+        self.request.clear();
+    }
+
+    /// Takes flows, as far as the judge is concerned; a trip is the kernel's own affair.
+    fn serves(&self) -> bool {
+        matches!(self.life.phase, Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk)
+    }
+
+    /// Whether the kernel must leave it out.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.serves()
+    }
+
+    /// Whether the kernel's trials go on: in fault, and no check looks at the layer that failed.
+    pub(crate) fn wants_trials(&self) -> bool {
+        match self.life.phase {
+            Phase::Fault { cause } => self.proving(cause.layer).next().is_none(),
+            Phase::Unknown
+            | Phase::Healthy
+            | Phase::Degraded
+            | Phase::HighRisk
+            | Phase::Recovering { .. }
+            | Phase::Maintenance { .. }
+            | Phase::Failed { .. } => false,
+        }
+    }
+
+    /// Whether a check should look at it at once. Says so again only after a while.
+    pub(crate) fn take_suspicion(&mut self, now: Timestamp) -> bool {
+        let fresh = core::mem::take(&mut self.freshly_failing);
+        let suspect = self.serves() && (fresh || self.trip.trip().is_some());
+        let due = self.suspected == Timestamp::NEVER || now.since(self.suspected) >= SUSPECT_AGAIN;
+        if suspect && due {
+            self.suspected = now;
+        }
+        suspect && due
+    }
+
+    fn last_seen(&self) -> Timestamp {
+        self.meter.last().map_or(Timestamp::NEVER, |totals| totals.last_seen)
+    }
+}

@@ -1,0 +1,307 @@
+//! Tiers, shares and panic: how states become shares of the new flows of a frontend.
+//!
+//! A pool is the origins of one family in one service; families never mix in a frontend.
+
+use crate::{model::OriginId, steering::Share};
+use alloc::vec::Vec;
+
+/// Least usable share of a tier's weight with which it keeps all flows. Unit: percent. Default of `min_usable_percent`.
+pub const MIN_USABLE_PERCENT: u8 = 70;
+
+/// Share of usable origins below which all are used again. Unit: percent. Default of `panic_percent`: only when none is.
+pub const PANIC_PERCENT: u8 = 1;
+
+/// Most origins in a list of armed ones; the kernel's array is that long.
+pub const ARMED_MAX: usize = 16;
+
+/// All of something.
+const WHOLE: u64 = 1_000_000;
+
+/// What the pool is measured against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// See [`MIN_USABLE_PERCENT`]. Range: 1 to 100.
+    pub min_usable_percent: u8,
+    /// See [`PANIC_PERCENT`]. 0: never.
+    pub panic_percent: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { min_usable_percent: MIN_USABLE_PERCENT, panic_percent: PANIC_PERCENT }
+    }
+}
+
+/// How far an origin may be used. Ordered: the best comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// `healthy`.
+    Proved,
+    /// `unknown`: as good in the choice of a tier, second choice as the replacement of a failed one.
+    Unproved,
+    /// `degraded`.
+    Degraded,
+    /// `high_risk`.
+    HighRisk,
+    /// `recovering`: passes, but waits.
+    Waiting,
+    /// `fault`.
+    Out,
+    /// `maintenance`: never, not even in panic.
+    Never,
+}
+
+impl Standing {
+    /// Whether new flows may go there while nothing is wrong with the pool.
+    #[must_use]
+    pub const fn is_usable(self) -> bool {
+        match self {
+            Self::Proved | Self::Unproved | Self::Degraded | Self::HighRisk => true,
+            Self::Waiting | Self::Out | Self::Never => false,
+        }
+    }
+}
+
+/// One origin, as the pool sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Who.
+    pub id: OriginId,
+    /// 0 is preferred.
+    pub tier: u8,
+    /// Share inside its tier; 0 takes nothing and is no capacity.
+    pub weight: u16,
+    /// What its state leaves of the weight. Unit: percent.
+    pub factor: u8,
+    /// How far it may be used.
+    pub standing: Standing,
+}
+
+impl Member {
+    const fn can_serve(self) -> bool {
+        self.weight > 0 && self.standing.is_usable()
+    }
+
+    fn effective(self) -> u64 {
+        if self.can_serve() { u64::from(self.weight).saturating_mul(u64::from(self.factor)) } else { 0 }
+    }
+}
+
+/// The sums of one tier.
+#[derive(Clone, Copy, Debug)]
+struct Tier {
+    number: u8,
+    /// Part of what comes to it that it keeps. Unit: ppm.
+    keeps: u64,
+    /// Part that its guarded addresses keep for themselves, by weight. Unit: ppm.
+    own_keeps: u64,
+}
+
+/// The origins of one family in one service.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    members: Vec<Member>,
+    limits: Limits,
+    /// Only those with a usable part, best first.
+    tiers: Vec<Tier>,
+    panic: bool,
+    /// Where nothing is usable: who is used all the same.
+    last_resort: Vec<Share>,
+}
+
+impl Pool {
+    /// Sums up. `members` in the configuration's order, each id once.
+    #[must_use]
+    pub fn new(members: Vec<Member>, limits: Limits) -> Self {
+        let counted = members.iter().filter(|member| member.weight > 0 && member.standing != Standing::Never).count();
+        let usable = members.iter().filter(|member| member.can_serve()).count();
+        // Strictly below, and an empty pool is none (nothing could be used again).
+        let panic =
+            counted > 0 && usable.saturating_mul(100) < counted.saturating_mul(usize::from(limits.panic_percent));
+        let mut pool = Self { members, limits, tiers: Vec::new(), panic, last_resort: Vec::new() };
+        pool.tiers = pool.sum_tiers();
+        if panic || pool.tiers.is_empty() {
+            pool.last_resort = pool.find_last_resort(usable > 0);
+        }
+        pool
+    }
+
+    /// Whether too few are usable, so that all are used.
+    #[must_use]
+    pub const fn is_panic(&self) -> bool {
+        self.panic
+    }
+
+    fn sum_tiers(&self) -> Vec<Tier> {
+        let mut numbers: Vec<u8> = self.members.iter().map(|member| member.tier).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut tiers: Vec<Tier> = numbers.into_iter().filter_map(|number| self.sum_tier(number)).collect();
+        if let Some(last) = tiers.last_mut() {
+            // Nobody is left to take the rest.
+            last.keeps = WHOLE;
+        }
+        tiers
+    }
+
+    /// `None` if nothing in it takes flows.
+    fn sum_tier(&self, number: u8) -> Option<Tier> {
+        let (mut weight, mut effective, mut own) = (0_u64, 0_u64, 0_u64);
+        for member in self.members.iter().filter(|member| member.tier == number) {
+            weight = weight.saturating_add(u64::from(member.weight));
+            effective = effective.saturating_add(member.effective());
+            own = own.saturating_add(self.own_keeps(*member).saturating_mul(u64::from(member.weight)));
+        }
+        if effective == 0 {
+            return None;
+        }
+        // effective / (weight × 100) is the usable share u; u / m is kept.
+        let full = weight.saturating_mul(u64::from(self.limits.min_usable_percent));
+        Some(Tier {
+            number,
+            keeps: effective.saturating_mul(WHOLE).checked_div(full)?.min(WHOLE),
+            own_keeps: own.checked_div(weight)?,
+        })
+    }
+
+    /// Part of its own address's flows that stays. Unit: ppm.
+    fn own_keeps(&self, member: Member) -> u64 {
+        if !member.can_serve() {
+            return 0;
+        }
+        let factor = u64::from(member.factor).saturating_mul(WHOLE);
+        factor.checked_div(u64::from(self.limits.min_usable_percent)).unwrap_or(WHOLE).min(WHOLE)
+    }
+
+    /// Those that pass their checks again and only wait, if there are any, before the dead ones; never `maintenance`.
+    fn find_last_resort(&self, any_usable: bool) -> Vec<Share> {
+        let waits =
+            !any_usable && self.members.iter().any(|member| member.weight > 0 && member.standing == Standing::Waiting);
+        self.members
+            .iter()
+            .filter(|member| member.standing != Standing::Never)
+            .filter(|member| !waits || member.standing == Standing::Waiting)
+            // Usable ones whose states' factors are all 0 by policy come before unusable ones.
+            .filter(|member| self.panic || !any_usable || member.standing.is_usable())
+            .map(|member| Share { id: member.id, part: u64::from(member.weight) })
+            .filter(|share| share.part > 0)
+            .collect()
+    }
+
+    /// Shares of an address that belongs to nobody: all of the first tier's, and what it can't keep in the next.
+    #[must_use]
+    pub fn shares(&self) -> Vec<Share> {
+        if !self.last_resort.is_empty() {
+            return self.last_resort.clone();
+        }
+        let mut shares = Vec::new();
+        self.spill(WHOLE, |_| true, &mut shares);
+        shares
+    }
+
+    /// Shares of `own`'s guarded address. Never empty: an address with nowhere to go is left to its owner, unsteered.
+    #[must_use]
+    pub fn shares_of(&self, own: OriginId) -> Vec<Share> {
+        let unsteered = || [Share { id: own, part: WHOLE }].to_vec();
+        let Some(member) = self.members.iter().copied().find(|member| member.id == own) else { return unsteered() };
+        if !self.last_resort.is_empty() {
+            return self.last_resort.clone();
+        }
+        let keeps = self.own_keeps(member);
+        if keeps >= WHOLE || self.tiers.is_empty() {
+            return unsteered();
+        }
+        let mut shares = Vec::new();
+        let rest = WHOLE.saturating_sub(keeps);
+        let to_tier = self.spill_inside(member, rest, &mut shares);
+        let left = rest.saturating_sub(to_tier);
+        let mut still = self.spill(left, |tier| tier > member.tier, &mut shares);
+        if still > 0 {
+            // A standby's own address: the preferred tiers are below it.
+            still = self.spill(still, |tier| tier < member.tier, &mut shares);
+        }
+        if still > 0 {
+            // No other tier: the own one keeps everything.
+            still = still.saturating_sub(self.give_inside(member, still, &mut shares));
+        }
+        let own_part = keeps.saturating_add(still);
+        if own_part > 0 {
+            shares.push(Share { id: own, part: own_part });
+        }
+        shares
+    }
+
+    /// The part of `rest` that the owner's own tier takes, so that the tier as a whole keeps what it should.
+    fn spill_inside(&self, own: Member, rest: u64, shares: &mut Vec<Share>) -> u64 {
+        let Some(tier) = self.tiers.iter().find(|tier| tier.number == own.tier) else { return 0 };
+        let room = tier.keeps.saturating_sub(tier.own_keeps);
+        let lacking = WHOLE.saturating_sub(tier.own_keeps);
+        let part = if lacking == 0 { rest } else { scaled(rest, room, lacking) };
+        self.give_inside(own, part, shares)
+    }
+
+    /// Gives `part` to the others of the owner's tier, proved ones first. Returns what was given.
+    fn give_inside(&self, own: Member, part: u64, shares: &mut Vec<Share>) -> u64 {
+        let others = |member: &&Member| member.tier == own.tier && member.id != own.id && member.effective() > 0;
+        let proved = self.members.iter().filter(others).any(|member| member.standing == Standing::Proved);
+        let chosen = |member: &&Member| others(member) && !(proved && member.standing == Standing::Unproved);
+        give(self.members.iter().filter(chosen), part, shares)
+    }
+
+    /// Gives `part` to the tiers that `may` names, each keeping its part, the last of them the rest. Returns what is left.
+    fn spill(&self, part: u64, may: impl Fn(u8) -> bool, shares: &mut Vec<Share>) -> u64 {
+        let mut left = part;
+        let last = self.tiers.iter().rev().find(|tier| may(tier.number)).map(|tier| tier.number);
+        for tier in self.tiers.iter().filter(|tier| may(tier.number)) {
+            let kept = if Some(tier.number) == last { left } else { scaled(left, tier.keeps, WHOLE) };
+            let members = self.members.iter().filter(|member| member.tier == tier.number);
+            left = left.saturating_sub(give(members, kept, shares));
+        }
+        left
+    }
+
+    /// Where the flows of `own`'s address go when their slot's origin is tripped, best first: the own tier, then lower
+    /// ones (higher numbers), then preferred ones, and the owner itself at the end, for slots that are not its own.
+    /// Beside it how many of them, from the first, are equally good. Empty in panic.
+    #[must_use]
+    pub fn armed_of(&self, own: OriginId) -> (Vec<OriginId>, u8) {
+        let Some(owner) = self.members.iter().find(|member| member.id == own) else { return (Vec::new(), 0) };
+        if !self.last_resort.is_empty() {
+            return (Vec::new(), 0);
+        }
+        let rank = |member: &Member| (member.tier < owner.tier, member.tier, member.standing);
+        let mut others: Vec<&Member> =
+            self.members.iter().filter(|member| member.can_serve() && member.id != own).collect();
+        others.sort_by_key(|member| rank(member));
+        let keeps = usize::from(owner.can_serve());
+        others.truncate(ARMED_MAX.saturating_sub(keeps));
+        let best = others.first().map_or(0, |best| others.iter().filter(|other| rank(other) == rank(best)).count());
+        let mut armed: Vec<OriginId> = others.into_iter().map(|member| member.id).collect();
+        if owner.can_serve() && !armed.is_empty() {
+            armed.push(own);
+        }
+        (armed, u8::try_from(best).unwrap_or(u8::MAX))
+    }
+}
+
+/// `part` × `numerator` / `denominator`, rounded down.
+fn scaled(part: u64, numerator: u64, denominator: u64) -> u64 {
+    part.saturating_mul(numerator).checked_div(denominator).unwrap_or(0).min(part)
+}
+
+/// Divides `part` by effective weight. Returns what was given: all or nothing.
+fn give<'a>(members: impl Iterator<Item = &'a Member> + Clone, part: u64, shares: &mut Vec<Share>) -> u64 {
+    let total = members.clone().fold(0_u64, |sum, member| sum.saturating_add(member.effective()));
+    if total == 0 || part == 0 {
+        return 0;
+    }
+    for member in members.filter(|member| member.effective() > 0) {
+        // At least one, so that a tiny weight is not rounded away: the table then gives it its one slot.
+        shares.push(Share { id: member.id, part: scaled(part, member.effective(), total).max(1) });
+    }
+    part
+}
+
+#[cfg(test)]
+#[path = "tests/pool.rs"]
+mod tests;

@@ -1,0 +1,96 @@
+//! Passes and failures in a row.
+
+use crate::time::Timestamp;
+
+/// Runs of one check. A pass ends a run of failures and a failure one of passes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Runs {
+    passes: u32,
+    failures: u32,
+    proof: u32,
+    mark: Timestamp,
+}
+
+impl Runs {
+    /// Adds a round that began at `began`.
+    pub fn record(&mut self, passed: bool, began: Timestamp) {
+        if passed {
+            self.failures = 0;
+            self.passes = self.passes.saturating_add(1);
+            // What began before the mark may have been answered before it: no proof about what came after.
+            if began > self.mark {
+                self.proof = self.proof.saturating_add(1);
+            }
+        } else {
+            self.passes = 0;
+            self.proof = 0;
+            self.failures = self.failures.saturating_add(1);
+        }
+    }
+
+    /// From now on only rounds that begin after `at` prove anything (a trip or a fault began then).
+    pub fn set_mark(&mut self, at: Timestamp) {
+        self.mark = at;
+        self.proof = 0;
+    }
+
+    /// What was proved since the mark no longer counts: something newer speaks against it.
+    pub fn refute(&mut self) {
+        self.proof = 0;
+    }
+
+    /// Passes in a row up to the newest round.
+    #[must_use]
+    pub const fn passes(self) -> u32 {
+        self.passes
+    }
+
+    /// Failures in a row up to the newest round.
+    #[must_use]
+    pub const fn failures(self) -> u32 {
+        self.failures
+    }
+
+    /// Passes in a row whose rounds began after the mark.
+    #[must_use]
+    pub const fn proof(self) -> u32 {
+        self.proof
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The classic fault of such counters: failures that are not in a row add up to a fault.
+    #[test]
+    fn failure_counter_is_reset_on_success() {
+        let mut runs = Runs::default();
+        for round in 0..100_u64 {
+            runs.record(round % 3 == 2, Timestamp(round));
+            assert!(runs.failures() < 3, "two failures between passes never make three");
+        }
+    }
+
+    #[test]
+    fn success_counter_is_reset_on_failure() {
+        let mut runs = Runs::default();
+        runs.record(true, Timestamp(1));
+        runs.record(false, Timestamp(2));
+        runs.record(true, Timestamp(3));
+        assert_eq!((runs.passes(), runs.failures(), runs.proof()), (1, 0, 1));
+    }
+
+    #[test]
+    fn only_rounds_that_began_after_the_mark_prove() {
+        let mut runs = Runs::default();
+        runs.record(true, Timestamp(1));
+        runs.set_mark(Timestamp(10));
+        runs.record(true, Timestamp(10));
+        assert_eq!((runs.passes(), runs.proof()), (2, 0), "it began no later than the mark");
+        runs.record(true, Timestamp(11));
+        assert_eq!(runs.proof(), 1);
+        runs.refute();
+        assert_eq!((runs.passes(), runs.proof()), (3, 0));
+    }
+}

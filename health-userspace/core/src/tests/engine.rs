@@ -1,0 +1,709 @@
+//! Scenes: one small service, told second by second.
+
+use super::*;
+use crate::model::{CheckSpec, Family, FrontendSpec, LocalReason, Mode, OriginSpec, Outcome, Reason};
+use alloc::{borrow::ToOwned, collections::BTreeMap, format, string::ToString, vec};
+
+const A: OriginId = OriginId(1);
+const B: OriginId = OriginId(2);
+const TICK: Span = Span::from_millis(100);
+
+/// What the kernel and the prober would do, as far as a scene says so.
+struct Scene {
+    engine: Engine,
+    now: Timestamp,
+    totals: BTreeMap<OriginId, TrafficTotals>,
+    kernel: BTreeMap<OriginId, KernelView>,
+    step: Step,
+    decisions: Vec<Decision>,
+}
+
+fn origin(id: OriginId, name: &str, tier: u8) -> OriginSpec {
+    OriginSpec {
+        id,
+        name: name.to_owned(),
+        family: Family::V4,
+        tier,
+        weight: 100,
+        capacity_cps: None,
+        capacity_conns: None,
+    }
+}
+
+fn check(name: &str, layer: Layer) -> CheckSpec {
+    CheckSpec { name: name.to_owned(), layer, interval: Span::from_secs(1) }
+}
+
+fn shop(checks: &[CheckSpec]) -> ServiceSpec {
+    ServiceSpec {
+        id: ServiceId(1),
+        name: "shop".to_owned(),
+        mode: Mode::Enforce,
+        policy: Policy::default(),
+        origins: vec![origin(A, "a", 0), origin(B, "b", 1)],
+        checks: checks.to_vec(),
+        frontends: vec![FrontendSpec { id: FrontendId(1), own: A, family: Family::V4 }],
+    }
+}
+
+impl Scene {
+    fn new(spec: ServiceSpec) -> Self {
+        let now = Timestamp(1_000_000_000_000);
+        Self {
+            engine: Engine::new(vec![spec], now),
+            now,
+            totals: BTreeMap::new(),
+            kernel: BTreeMap::from([(A, KernelView::default()), (B, KernelView::default())]),
+            step: Step::default(),
+            decisions: Vec::new(),
+        }
+    }
+
+    fn tick_with(&mut self, checks: Vec<CheckResult>, orders: Vec<Order>) {
+        self.now = self.now.after(TICK);
+        let input = Input {
+            traffic: self.totals.iter().map(|(id, totals)| (*id, *totals)).collect(),
+            kernel: self.kernel.iter().map(|(id, view)| (*id, *view)).collect(),
+            checks,
+            orders,
+            in_sync: true,
+        };
+        self.step = self.engine.tick(self.now, &input);
+        // The kernel does as it is told.
+        for plan in &self.step.plan.origins {
+            let view = self.kernel.entry(plan.id).or_default();
+            view.blocked = plan.blocked;
+            view.trip = view.trip.filter(|trip| plan.clear_trip.is_none_or(|at| trip.since > at));
+        }
+        self.decisions.extend(self.step.decisions.iter().cloned());
+    }
+
+    fn tick(&mut self) {
+        self.tick_with(Vec::new(), Vec::new());
+    }
+
+    fn wait(&mut self, span: Span) {
+        let end = self.now.after(span);
+        while self.now < end {
+            self.tick();
+        }
+    }
+
+    /// Rounds of the check at `place`, one each tick: `P`ass, `S`low, `F`ail, `L`ocal.
+    fn rounds(&mut self, id: OriginId, place: u16, letters: &str) {
+        for letter in letters.chars() {
+            let outcome = match letter {
+                'P' => Outcome::Pass,
+                'S' => Outcome::Slow,
+                'F' => Outcome::Fail(Reason::Refused),
+                'L' => Outcome::Local(LocalReason::Descriptors),
+                other => panic!("{other}"),
+            };
+            let (began, ended) = (self.now.after(Span::from_millis(10)), self.now.after(Span::from_millis(20)));
+            self.tick_with(vec![CheckResult { origin: id, check: place, began, ended, outcome }], Vec::new());
+        }
+    }
+
+    fn order(&mut self, id: OriginId, what: OrderKind, until: Option<Timestamp>) {
+        let (reason, by) = ("disk swap".to_owned(), "li.wei".to_owned());
+        self.tick_with(Vec::new(), vec![Order { origin: id, what, reason, by, until }]);
+    }
+
+    fn traffic(&mut self, id: OriginId, change: impl Fn(&mut TrafficTotals)) {
+        let now = self.now;
+        let totals = self.totals.entry(id).or_default();
+        change(totals);
+        totals.last_seen = now;
+        self.tick();
+    }
+
+    fn trip(&mut self, id: OriginId, streak: Streak) {
+        let trip = TripView { streak, since: self.now, trials_failed: 0, trials_passed: 0 };
+        self.kernel.entry(id).or_default().trip = Some(trip);
+        self.tick();
+    }
+
+    fn trial(&mut self, id: OriginId, passed: bool) {
+        if let Some(trip) = self.kernel.entry(id).or_default().trip.as_mut() {
+            trip.trials_passed = if passed { trip.trials_passed + 1 } else { 0 };
+            trip.trials_failed += u32::from(!passed);
+        }
+        self.tick();
+    }
+
+    fn view(&self, id: OriginId) -> &OriginView {
+        let mut all = self.step.view.iter().flat_map(|service| &service.origins);
+        all.find(|view| view.id == id).expect("in the view")
+    }
+
+    fn state(&self, id: OriginId) -> State {
+        self.view(id).state
+    }
+
+    fn plan(&self, id: OriginId) -> OriginPlan {
+        *self.step.plan.origins.iter().find(|plan| plan.id == id).expect("in the plan")
+    }
+
+    fn slots(&self, id: OriginId) -> usize {
+        self.step.plan.frontends[0].slots.iter().filter(|slot| **slot == id).count()
+    }
+
+    /// Decisions since the last call: what and rule.
+    fn told(&mut self) -> Vec<String> {
+        let word = |decision: Decision| match decision.what {
+            DecisionKind::State { origin, from, to, .. } => {
+                format!("{} {}>{} {}", origin.0, from.name(), to.name(), decision.rule)
+            }
+            DecisionKind::Failover { from, to } => format!("failover {from}>{to} {}", decision.by),
+            DecisionKind::Failback { from, to } => format!("failback {from}>{to} {}", decision.by),
+            DecisionKind::Panic { on } => format!("panic {on}"),
+            DecisionKind::Override { origin, order } => format!("{} {order:?} {}", origin.0, decision.by),
+            DecisionKind::TripJudged { origin, confirmed } => {
+                format!("{} trip {} {}", origin.0, if confirmed { "confirmed" } else { "cleared" }, decision.rule)
+            }
+        };
+        core::mem::take(&mut self.decisions).into_iter().map(word).collect()
+    }
+}
+
+fn port() -> Scene {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+    // Enough that two failures more are no rate yet.
+    scene.rounds(A, 0, "PPPPPPPPPP");
+    scene.rounds(B, 0, "PPPPPPPPPP");
+    scene.told();
+    scene
+}
+
+#[test]
+fn nothing_is_known_at_first_and_the_first_tier_serves() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+    scene.tick();
+    assert_eq!((scene.state(A), scene.slots(A)), (State::Unknown, SLOTS));
+    assert_eq!(scene.told(), Vec::<String>::new());
+    assert_eq!(scene.view(A).share_bp, 10_000);
+}
+
+#[test]
+fn a_check_that_fails_moves_the_service_and_back_after_the_hold_down() {
+    let mut scene = port();
+    scene.rounds(A, 0, "FF");
+    assert_eq!((scene.state(A), scene.slots(A)), (State::Healthy, SLOTS), "two are not three");
+    scene.rounds(A, 0, "F");
+    assert_eq!(scene.told(), ["1 healthy>fault fall_in_a_row", "failover 0>1 judge"]);
+    assert_eq!((scene.slots(B), scene.plan(A).blocked, scene.plan(A).trials), (SLOTS, true, false));
+    assert_eq!(scene.view(A).reasons, ["port 0/3"]);
+    assert_eq!(scene.view(A).location, Some(Location::OriginProcess));
+
+    scene.rounds(A, 0, "PFPP");
+    assert_eq!(scene.told(), ["1 fault>recovering rise_in_a_row"]);
+    let until = scene.view(A).hold_down_until.expect("it waits");
+    assert_eq!(until.since(scene.now), Span::from_secs(30));
+    assert_eq!((scene.plan(A).blocked, scene.slots(A)), (true, 0));
+    scene.wait(Span::from_secs(29));
+    assert_eq!(scene.told(), Vec::<String>::new());
+    scene.wait(Span::from_secs(1));
+    assert_eq!(scene.told(), ["1 recovering>healthy hold_down_over", "failback 1>0 judge"]);
+    assert_eq!((scene.plan(A).blocked, scene.slots(A)), (false, SLOTS));
+    assert!(scene.plan(A).clear_trip.is_some());
+    scene.tick();
+    assert_eq!(scene.plan(A).clear_trip, None, "the wish came true");
+}
+
+#[test]
+fn a_failure_in_the_hold_down_is_a_fault_again_and_lengthens_it() {
+    let mut scene = port();
+    scene.rounds(A, 0, "FFFPPF");
+    assert_eq!(
+        scene.told(),
+        [
+            "1 healthy>fault fall_in_a_row",
+            "failover 0>1 judge",
+            "1 fault>recovering rise_in_a_row",
+            "1 recovering>fault failed_in_hold_down"
+        ]
+    );
+    scene.rounds(A, 0, "PP");
+    assert_eq!(scene.view(A).hold_down_until.map(|until| until.since(scene.now)), Some(Span::from_secs(60)));
+}
+
+/// A local shortage is never evidence, and silence never failure.
+#[test]
+fn local_shortage_and_silence_move_nothing() {
+    let mut scene = port();
+    scene.rounds(A, 0, "LLLLLLLL");
+    scene.wait(Span::from_secs(600));
+    assert_eq!((scene.state(A), scene.told()), (State::Healthy, Vec::new()));
+}
+
+#[test]
+fn an_origin_that_never_answered_is_never_shown_healthy() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+    for _ in 0..50 {
+        scene.rounds(A, 0, "F");
+        scene.traffic(A, |totals| totals.syn += 3);
+        assert!(matches!(scene.state(A), State::Unknown | State::Fault), "{:?}", scene.state(A));
+        assert_eq!(scene.plan(A).syn_timeout, None, "the return path is unknown");
+    }
+    assert_eq!(scene.state(A), State::Fault);
+}
+
+#[test]
+fn a_mere_trip_leaves_no_trace() {
+    let mut scene = port();
+    scene.trip(A, Streak::Connect);
+    assert_eq!((scene.state(A), scene.view(A).tripped), (State::Healthy, true));
+    assert_eq!(scene.step.suspects, [A]);
+    assert_eq!(scene.slots(A), SLOTS, "the slots stay: the trip word is enough, and the trial goes by them");
+    scene.wait(Span::from_secs(1));
+    scene.kernel.insert(A, KernelView::default());
+    scene.tick();
+    assert_eq!((scene.state(A), scene.view(A).tripped), (State::Healthy, false));
+    assert_eq!(scene.view(A).hold_down_until, None);
+    assert_eq!(scene.told(), Vec::<String>::new());
+}
+
+#[test]
+fn two_failed_trials_confirm() {
+    let mut scene = port();
+    scene.trip(A, Streak::Connect);
+    scene.trial(A, false);
+    assert_eq!(scene.state(A), State::Healthy);
+    scene.trial(A, false);
+    assert_eq!(scene.told(), ["1 trip confirmed trials_failed", "1 healthy>fault trials_failed", "failover 0>1 judge"]);
+    assert!(!scene.plan(A).trials, "the check is the trial now");
+}
+
+#[test]
+fn three_seconds_without_a_success_confirm() {
+    let mut scene = port();
+    scene.traffic(A, |totals| totals.synack += 100);
+    scene.traffic(A, |totals| totals.refused += 12);
+    scene.trip(A, Streak::Connect);
+    scene.wait(Span::from_millis(2800));
+    assert_eq!(scene.state(A), State::Healthy);
+    scene.wait(Span::from_millis(300));
+    assert_eq!(scene.told()[..2], ["1 trip confirmed tripped_3s", "1 healthy>fault tripped_3s"]);
+    assert_eq!(scene.view(A).reasons, ["refused 12/12"]);
+    assert_eq!(scene.view(A).location, Some(Location::OriginProcess));
+}
+
+#[test]
+fn failing_checks_confirm() {
+    let mut scene = port();
+    scene.trip(A, Streak::Connect);
+    scene.rounds(A, 0, "FFF");
+    assert_eq!(scene.told()[..2], ["1 trip confirmed fall_in_a_row", "1 healthy>fault fall_in_a_row"]);
+}
+
+/// Only positive evidence newer than the trip and at its layer clears it.
+#[test]
+fn only_newer_evidence_at_the_layer_clears_a_trip() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport), check("page", Layer::Application)]));
+    scene.rounds(A, 0, "PPP");
+    scene.rounds(A, 1, "PPP");
+    scene.told();
+    scene.trip(A, Streak::Request);
+    scene.rounds(A, 0, "PPPPP");
+    assert!(scene.view(A).tripped, "the port says nothing about requests");
+    let old = CheckResult {
+        origin: A,
+        check: 1,
+        began: Timestamp(scene.now.0 - 2_000_000_000),
+        ended: scene.now,
+        outcome: Outcome::Pass,
+    };
+    scene.tick_with(vec![old, old, old], Vec::new());
+    assert!(scene.view(A).tripped, "rounds that began before the trip");
+    scene.rounds(A, 1, "P");
+    assert!(scene.view(A).tripped);
+    scene.rounds(A, 1, "P");
+    assert!(!scene.view(A).tripped);
+    assert_eq!(scene.told(), ["1 trip cleared rise_in_a_row"]);
+    assert_eq!(scene.state(A), State::Healthy, "no hold-down");
+    scene.tick();
+    assert_eq!(scene.kernel[&A].trip, None);
+}
+
+/// A passing check never clears a fault that real traffic still shows.
+#[test]
+fn checks_that_pass_while_traffic_fails_clear_once_and_then_no_more() {
+    let mut scene = port();
+    scene.trip(A, Streak::Connect);
+    scene.rounds(A, 0, "PP");
+    assert_eq!(scene.told(), ["1 trip cleared rise_in_a_row"]);
+    scene.tick();
+    scene.trip(A, Streak::Connect);
+    for _ in 0..40 {
+        scene.rounds(A, 0, "P");
+    }
+    assert_eq!(scene.told()[0], "1 trip confirmed tripped_3s");
+}
+
+#[test]
+fn a_failed_trial_refutes_the_passes_before_it() {
+    let mut scene = port();
+    scene.trip(A, Streak::Connect);
+    scene.rounds(A, 0, "P");
+    scene.trial(A, false);
+    scene.rounds(A, 0, "P");
+    assert!(scene.view(A).tripped);
+}
+
+#[test]
+fn without_a_check_of_the_layer_the_kernels_trials_go_on_and_count() {
+    let mut scene = port();
+    scene.trip(A, Streak::Request);
+    scene.wait(Span::from_millis(3100));
+    assert_eq!(scene.state(A), State::Fault);
+    assert!(scene.plan(A).blocked && scene.plan(A).trials);
+    scene.rounds(A, 0, "PPPPP");
+    scene.trial(A, true);
+    assert_eq!(scene.state(A), State::Fault, "one is not enough, nor is the port");
+    scene.trial(A, true);
+    assert_eq!(scene.state(A), State::Recovering);
+    assert!(!scene.plan(A).trials);
+}
+
+/// Regression: the kernel ends the trip in the moment in which it is confirmed. Nothing would ever try the origin again.
+#[test]
+fn a_trial_that_passes_while_the_fault_is_written_counts() {
+    let mut scene = port();
+    scene.trip(A, Streak::Request);
+    scene.wait(Span::from_millis(3100));
+    assert_eq!(scene.state(A), State::Fault);
+    scene.kernel.entry(A).or_default().trip = None;
+    scene.tick();
+    assert_eq!(scene.state(A), State::Recovering);
+}
+
+#[test]
+fn traffic_by_rate_degrades_and_spills() {
+    let mut scene = port();
+    scene.traffic(A, |totals| totals.synack += 100);
+    scene.traffic(A, |totals| (totals.synack, totals.refused) = (totals.synack + 20, totals.refused + 80));
+    assert_eq!(scene.state(A), State::HighRisk);
+    assert_eq!((scene.slots(A), scene.slots(B)), (36, 215), "10/70 stays");
+    assert_eq!(scene.view(A).share_bp, 1428);
+    assert_eq!(scene.told(), ["1 healthy>high_risk success_rate"], "the tier still serves: no failover");
+}
+
+#[test]
+fn passive_false_ignores_traffic() {
+    let mut spec = shop(&[check("port", Layer::Transport)]);
+    spec.policy.passive = false;
+    let mut scene = Scene::new(spec);
+    scene.rounds(A, 0, "P");
+    scene.traffic(A, |totals| totals.synack += 1);
+    scene.traffic(A, |totals| totals.refused += 500);
+    scene.trip(A, Streak::Connect);
+    scene.wait(Span::from_secs(10));
+    assert_eq!(scene.state(A), State::Healthy);
+    scene.rounds(A, 0, "FFF");
+    assert_eq!(scene.state(A), State::Fault);
+}
+
+/// Operator > traffic > checks.
+#[test]
+fn orders_outrank_all_evidence() {
+    let mut scene = port();
+    scene.order(A, OrderKind::Fail, None);
+    assert_eq!(scene.told(), ["1 Some(Fail) li.wei", "1 healthy>fault operator", "failover 0>1 li.wei"]);
+    scene.rounds(A, 0, "PPPPPP");
+    scene.traffic(A, |totals| totals.synack += 100);
+    scene.traffic(A, |totals| totals.synack += 100);
+    assert_eq!(scene.state(A), State::Fault);
+    assert!(!scene.plan(A).trials);
+    scene.order(A, OrderKind::Drain, None);
+    assert_eq!((scene.state(A), scene.plan(A).blocked), (State::Maintenance, true));
+    scene.rounds(A, 0, "FFFF");
+    assert_eq!(scene.state(A), State::Maintenance);
+    scene.order(A, OrderKind::Clear, None);
+    assert_eq!((scene.state(A), scene.slots(A)), (State::Unknown, SLOTS), "judged anew from now on");
+    assert_eq!(scene.view(A).order, None);
+    scene.rounds(A, 0, "P");
+    assert_eq!(scene.state(A), State::Healthy);
+}
+
+#[test]
+fn an_order_runs_out() {
+    let mut scene = port();
+    let until = scene.now.after(Span::from_secs(5));
+    scene.order(A, OrderKind::Drain, Some(until));
+    scene.wait(Span::from_secs(4));
+    assert_eq!((scene.state(A), scene.told().len()), (State::Maintenance, 3));
+    scene.wait(Span::from_secs(2));
+    assert_eq!(
+        scene.told(),
+        ["1 None li.wei", "1 maintenance>unknown order_ended", "1 unknown>healthy passes", "failback 1>0 judge"]
+    );
+}
+
+#[test]
+fn an_order_does_not_wash_away_a_fault() {
+    let mut scene = port();
+    scene.rounds(A, 0, "FFF");
+    let until = scene.now.after(Span::from_secs(5));
+    scene.order(A, OrderKind::Drain, Some(until));
+    scene.wait(Span::from_secs(6));
+    assert_eq!(scene.state(A), State::Fault);
+    scene.rounds(A, 0, "PP");
+    assert_eq!(scene.state(A), State::Recovering);
+}
+
+#[test]
+fn clear_ends_trip_fault_and_hold_down() {
+    let mut scene = port();
+    scene.trip(A, Streak::Connect);
+    scene.rounds(A, 0, "FFF");
+    scene.order(A, OrderKind::Clear, None);
+    assert_eq!(scene.state(A), State::Unknown);
+    assert!(!scene.view(A).tripped && !scene.plan(A).blocked);
+    assert_eq!(scene.plan(A).clear_trip, Some(scene.now));
+    scene.tick();
+    assert_eq!(scene.kernel[&A].trip, None);
+}
+
+#[test]
+fn when_nothing_is_usable_all_but_maintenance_are_used() {
+    let mut scene = port();
+    scene.rounds(A, 0, "FFF");
+    scene.told();
+    scene.rounds(B, 0, "FFF");
+    assert_eq!(scene.told(), ["2 healthy>fault fall_in_a_row", "panic true"]);
+    assert!(scene.step.view[0].panic);
+    assert!(scene.plan(A).blocked && scene.plan(B).blocked, "truthful");
+    assert!(scene.slots(A) > 100 && scene.slots(B) > 100);
+    scene.order(B, OrderKind::Drain, None);
+    assert_eq!((scene.slots(A), scene.slots(B)), (SLOTS, 0));
+    scene.rounds(A, 0, "PP");
+    scene.wait(Span::from_secs(31));
+    assert!(scene.told().contains(&"panic false".to_string()));
+}
+
+#[test]
+fn observe_judges_and_touches_nothing() {
+    let mut spec = shop(&[check("port", Layer::Transport)]);
+    spec.mode = Mode::Observe;
+    let mut scene = Scene::new(spec);
+    scene.rounds(A, 0, "PFFF");
+    assert_eq!((scene.state(A), scene.slots(A), scene.plan(A).blocked), (State::Fault, SLOTS, false));
+    assert!(scene.decisions.iter().all(|decision| !decision.enforced));
+    assert_eq!(scene.told().last().map(String::as_str), Some("failover 0>1 judge"));
+    assert_eq!(scene.view(A).share_bp, 10_000);
+}
+
+/// A restart doesn't forget what is out of service, and P14: it moves nothing else.
+#[test]
+fn what_the_kernel_holds_out_stays_out_after_a_restart() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+    scene.kernel.entry(A).or_default().blocked = true;
+    scene.tick();
+    assert_eq!(scene.told(), ["1 unknown>fault adopted"]);
+    assert_eq!((scene.state(A), scene.slots(B)), (State::Fault, SLOTS));
+    scene.rounds(A, 0, "PP");
+    assert_eq!(scene.state(A), State::Recovering);
+}
+
+#[test]
+fn a_reload_keeps_everything_however_often() {
+    let mut scene = port();
+    scene.rounds(A, 0, "FF");
+    for _ in 0..100 {
+        let mut spec = shop(&[check("page", Layer::Application), check("port", Layer::Transport)]);
+        spec.origins.reverse();
+        scene.engine.reconfigure(vec![spec], scene.now);
+    }
+    scene.tick();
+    assert_eq!((scene.state(A), scene.state(B)), (State::Healthy, State::Healthy));
+    scene.rounds(A, 1, "F");
+    assert_eq!(scene.told()[0], "1 healthy>fault fall_in_a_row", "the third in a row, by the check's name");
+    let until = scene.view(A).since;
+    scene.engine.reconfigure(vec![shop(&[check("port", Layer::Transport)])], scene.now);
+    scene.tick();
+    assert_eq!((scene.state(A), scene.view(A).since, scene.told()), (State::Fault, until, Vec::new()));
+    let mut alone = shop(&[check("port", Layer::Transport)]);
+    alone.origins.truncate(1);
+    scene.engine.reconfigure(vec![alone], scene.now);
+    scene.tick();
+    assert_eq!(scene.step.plan.origins.len(), 1);
+}
+
+/// P10: status and plan are of one piece.
+#[test]
+fn p10_what_is_shown_out_has_no_slot() {
+    let mut scene = port();
+    for letters in ["F", "F", "F", "P", "P", "F", "P", "P", "P"] {
+        scene.rounds(A, 0, letters);
+        let out = matches!(scene.state(A), State::Fault | State::Recovering | State::Maintenance);
+        assert_eq!((scene.slots(A) == 0, scene.plan(A).blocked, scene.view(A).share_bp == 0), (out, out, out));
+    }
+}
+
+#[test]
+fn families_never_mix() {
+    let mut spec = shop(&[check("port", Layer::Transport)]);
+    spec.origins.push(OriginSpec { family: Family::V6, ..origin(OriginId(3), "a6", 0) });
+    spec.origins.push(OriginSpec { family: Family::V6, ..origin(OriginId(4), "b6", 1) });
+    spec.frontends.push(FrontendSpec { id: FrontendId(2), own: OriginId(3), family: Family::V6 });
+    let mut scene = Scene::new(spec);
+    for id in [A, OriginId(3)] {
+        scene.rounds(id, 0, "FFF");
+    }
+    assert_eq!(scene.step.plan.frontends[0].slots, vec![B; SLOTS]);
+    assert_eq!(scene.step.plan.frontends[1].slots, vec![OriginId(4); SLOTS]);
+    assert_eq!(scene.step.plan.frontends[1].armed, [OriginId(4)]);
+    assert_eq!(scene.view(B).share_bp, 5_000);
+}
+
+#[test]
+fn a_trip_the_write_of_whose_end_failed_is_wished_away_again() {
+    let mut scene = port();
+    scene.trip(A, Streak::Connect);
+    let trip = scene.kernel[&A].trip;
+    scene.rounds(A, 0, "PP");
+    let wish = scene.plan(A).clear_trip;
+    assert!(wish.is_some());
+    for _ in 0..5 {
+        scene.kernel.entry(A).or_default().trip = trip;
+        scene.tick();
+        assert_eq!((scene.plan(A).clear_trip, scene.view(A).tripped), (wish, false));
+    }
+    scene.tick();
+    assert_eq!(scene.plan(A).clear_trip, None);
+}
+
+#[test]
+fn a_suspect_is_named_again_but_not_each_tick() {
+    let mut scene = port();
+    scene.traffic(A, |totals| totals.synack += 5);
+    scene.traffic(A, |totals| totals.refused += 1);
+    assert_eq!(scene.step.suspects, [A], "freshly failing");
+    scene.traffic(A, |totals| totals.refused += 1);
+    assert_eq!(scene.step.suspects, []);
+    scene.trip(A, Streak::Connect);
+    let mut named = 0;
+    for _ in 0..20 {
+        scene.tick();
+        named += scene.step.suspects.len();
+    }
+    assert!((3..=4).contains(&named), "{named} in 2 s");
+}
+
+/// A rate that sways about a threshold does not rewrite tables all the time, and a trip makes nothing look better.
+#[test]
+fn better_grades_wait() {
+    let mut scene = port();
+    scene.traffic(A, |totals| totals.synack += 1);
+    scene.traffic(A, |totals| (totals.synack, totals.refused) = (totals.synack + 78, totals.refused + 22));
+    assert_eq!(scene.state(A), State::Degraded);
+    for _ in 0..20 {
+        scene.traffic(A, |totals| totals.synack += 100);
+        scene.traffic(A, |totals| totals.refused += 40);
+    }
+    assert_eq!(scene.told(), ["1 healthy>degraded success_rate"]);
+    scene.traffic(A, |totals| totals.synack += 1000);
+    scene.trip(A, Streak::Connect);
+    scene.wait(Span::from_millis(2500));
+    assert_eq!(scene.state(A), State::Degraded, "what traffic showed is not taken back by checks alone");
+    scene.kernel.insert(A, KernelView::default());
+    scene.wait(Span::from_secs(3));
+    assert_eq!(scene.state(A), State::Degraded);
+    scene.wait(Span::from_millis(300));
+    assert_eq!(scene.told(), ["1 degraded>healthy passes"]);
+}
+
+/// A passing check never clears a fault that real traffic still shows; traffic that has ceased shows nothing.
+#[test]
+fn traffic_that_still_fails_keeps_a_fault() {
+    let mut scene = Scene::new(shop(&[check("page", Layer::Application)]));
+    scene.rounds(A, 0, "PPPPPPPPPP");
+    scene.traffic(A, |totals| totals.response += 100);
+    scene.trip(A, Streak::Request);
+    scene.wait(Span::from_millis(3100));
+    assert_eq!(scene.state(A), State::Fault);
+    for _ in 0..10 {
+        scene.traffic(A, |totals| totals.no_response += 10);
+        scene.rounds(A, 0, "P");
+    }
+    assert_eq!(scene.state(A), State::Fault, "established connections still hang");
+    scene.wait(Span::from_secs(3));
+    assert_eq!(scene.state(A), State::Recovering);
+}
+
+/// Precedence, from the strongest down: each one holds against all below it.
+#[test]
+fn precedence_of_operator_traffic_and_checks() {
+    for (ordered, traffic, checks, want) in [
+        (Some(OrderKind::Drain), "bad", "F", State::Maintenance),
+        (Some(OrderKind::Drain), "good", "P", State::Maintenance),
+        (Some(OrderKind::Fail), "good", "P", State::Fault),
+        (None, "bad", "P", State::Fault),
+        (None, "bad", "F", State::Fault),
+        (None, "good", "F", State::Degraded),
+        (None, "none", "F", State::Fault),
+        (None, "none", "P", State::Healthy),
+        (None, "good", "P", State::Healthy),
+        (None, "none", "", State::Unknown),
+        (None, "good", "", State::Healthy),
+    ] {
+        let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+        scene.traffic(A, |totals| totals.syn += 1);
+        if let Some(what) = ordered {
+            scene.order(A, what, None);
+        }
+        for _ in 0..4 {
+            scene.traffic(A, |totals| match traffic {
+                "good" => totals.synack += 30,
+                "bad" => totals.refused += 30,
+                _ => {}
+            });
+            scene.rounds(A, 0, checks);
+        }
+        assert_eq!(scene.state(A), want, "{ordered:?} {traffic} {checks}");
+    }
+}
+
+/// A move is an operator's only if all that are out were ordered out.
+#[test]
+fn a_move_names_its_cause() {
+    let mut spec = shop(&[check("port", Layer::Transport)]);
+    spec.origins.push(origin(OriginId(3), "a2", 0));
+    let mut scene = Scene::new(spec);
+    scene.rounds(A, 0, "FFF");
+    scene.told();
+    scene.order(OriginId(3), OrderKind::Drain, None);
+    let last = scene.decisions.last().expect("a move");
+    assert_eq!((last.by.as_str(), last.rule), ("judge", "tier_unusable"));
+    assert_eq!(last.evidence, "a fault: port 0/3; a2 maintenance: ordered by li.wei: disk swap");
+}
+
+/// Regression: with no trip in the kernel and no check of the failing layer, nothing else would ever bring it back.
+#[test]
+fn a_fault_that_nothing_can_try_ends_by_the_checks_there_are() {
+    let mut scene = port();
+    scene.traffic(A, |totals| totals.response += 1);
+    scene.traffic(A, |totals| totals.no_response += 40);
+    assert_eq!((scene.state(A), scene.plan(A).trials), (State::Fault, true));
+    scene.rounds(A, 0, "P");
+    scene.wait(Span::from_secs(4));
+    assert_eq!(scene.state(A), State::Fault);
+    scene.rounds(A, 0, "P");
+    assert_eq!(scene.state(A), State::Recovering);
+}
+
+/// The worst check rules on the way back too.
+#[test]
+fn every_check_has_to_pass_before_it_rises() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport), check("page", Layer::Application)]));
+    scene.rounds(A, 0, "FFF");
+    assert_eq!(scene.state(A), State::Fault);
+    scene.rounds(A, 1, "F");
+    scene.rounds(A, 0, "PPPP");
+    assert_eq!(scene.state(A), State::Fault, "the page has failed since");
+    scene.rounds(A, 1, "P");
+    assert_eq!(scene.state(A), State::Fault);
+    scene.rounds(A, 1, "P");
+    let want = ["1 unknown>fault fall_in_a_row", "failover 0>1 judge", "1 fault>recovering rise_in_a_row"];
+    assert_eq!(scene.told(), want, "and not in and out of its hold-down meanwhile");
+}

@@ -1,0 +1,260 @@
+use super::*;
+use crate::{
+    evidence::{Evidence, Polarity, Source, Traffic},
+    time::Span,
+    track::check_window,
+};
+use alloc::{borrow::ToOwned, string::ToString};
+
+const START: Timestamp = Timestamp(1_000_000_000_000);
+
+struct Bench {
+    policy: Policy,
+    specs: Vec<CheckSpec>,
+    checks: Vec<CheckTrack>,
+    connect: TrafficTrack,
+    request: TrafficTrack,
+    now: Timestamp,
+    last_seen: Timestamp,
+    traffic_judges: bool,
+}
+
+impl Bench {
+    fn new(checks: &[(&str, Layer)]) -> Self {
+        let policy = Policy::default();
+        let spec = |(name, layer): &(&str, Layer)| CheckSpec {
+            name: (*name).to_owned(),
+            layer: *layer,
+            interval: Span::from_secs(1),
+        };
+        let specs: Vec<CheckSpec> = checks.iter().map(spec).collect();
+        Self {
+            checks: specs.iter().map(|spec| CheckTrack::new(spec, &policy)).collect(),
+            connect: TrafficTrack::new(Layer::Transport, &policy),
+            request: TrafficTrack::new(Layer::Application, &policy),
+            specs,
+            policy,
+            now: START,
+            last_seen: Timestamp::NEVER,
+            traffic_judges: true,
+        }
+    }
+
+    fn traffic(&mut self, traffic: Traffic) -> &mut Self {
+        for evidence in traffic.evidence(self.now) {
+            match evidence.source {
+                Source::Connect => self.connect.record(&evidence),
+                Source::Request => self.request.record(&evidence),
+                Source::Check(_) => panic!("not traffic"),
+            }
+        }
+        self
+    }
+
+    /// One round of the check at `place`: `P`ass, `S`low, `F`ail.
+    fn rounds(&mut self, place: usize, letters: &str) -> &mut Self {
+        for letter in letters.chars() {
+            self.now = self.now.after(Span::from_millis(10));
+            let (polarity, reason) = match letter {
+                'P' => (Polarity::Good, None),
+                'S' => (Polarity::Slow, None),
+                'F' => (Polarity::Answered, Some(Reason::Refused)),
+                other => panic!("{other}"),
+            };
+            let layer = self.specs[place].layer;
+            let source = Source::Check(u16::try_from(place).expect("few"));
+            let evidence = Evidence { layer, polarity, count: 1, at: self.now, source };
+            self.checks[place].record(&evidence, self.now, reason, self.connect.total());
+        }
+        self
+    }
+
+    fn verdict(&mut self) -> Verdict {
+        let mut facts = Facts {
+            connect: &mut self.connect,
+            request: &mut self.request,
+            checks: &self.checks,
+            specs: &self.specs,
+            traffic_judges: self.traffic_judges,
+            last_seen: self.last_seen,
+        };
+        judge(&mut facts, &self.policy)
+    }
+
+    fn told(&mut self) -> (Grade, &'static str, Option<Location>, String) {
+        let verdict = self.verdict();
+        match verdict.findings.into_iter().next() {
+            Some(first) => (verdict.grade, first.rule, Some(first.location), first.text),
+            None => (verdict.grade, "", None, String::new()),
+        }
+    }
+}
+
+fn connects(synack: u64, refused: u64) -> Traffic {
+    Traffic { synack, refused, ..Traffic::default() }
+}
+
+#[test]
+fn without_evidence_nothing_is_known() {
+    assert_eq!(Bench::new(&[("port", Layer::Transport)]).told().0, Grade::Unknown);
+}
+
+/// An origin that never answered is never shown healthy.
+#[test]
+fn failures_below_the_floor_are_no_proof_of_health() {
+    assert_eq!(Bench::new(&[]).traffic(connects(0, 19)).told().0, Grade::Unknown);
+    assert_eq!(Bench::new(&[("port", Layer::Transport)]).rounds(0, "FF").told().0, Grade::Unknown);
+    assert_eq!(Bench::new(&[("port", Layer::Transport)]).rounds(0, "FFF").told().0, Grade::Fault);
+}
+
+#[test]
+fn grades_by_success_rate() {
+    for (good, bad, grade) in [
+        (100, 0, Grade::Healthy),
+        (80, 20, Grade::Healthy),
+        (79, 21, Grade::Degraded),
+        (50, 50, Grade::Degraded),
+        (49, 51, Grade::HighRisk),
+        (20, 80, Grade::HighRisk),
+        (19, 81, Grade::Fault),
+        (5, 14, Grade::Unknown),
+    ] {
+        let mut bench = Bench::new(&[]);
+        let verdict = bench.traffic(connects(good, bad)).verdict();
+        assert_eq!(verdict.grade, grade, "{good}/{bad}");
+        assert!(verdict.score <= 100);
+    }
+}
+
+/// The worst critical one rules: a passing TCP check never hides a failing check beside it.
+#[test]
+fn the_worst_check_rules() {
+    let mut bench = Bench::new(&[("port", Layer::Transport), ("page", Layer::Application)]);
+    bench.rounds(0, "PPPPPPPP").rounds(1, "FFF");
+    let want = (Grade::Fault, "fall_in_a_row", Some(Location::OriginProcess), "page 0/3".to_string());
+    assert_eq!(bench.told(), want);
+}
+
+/// Precedence, all pairs of traffic and check.
+#[test]
+fn traffic_and_checks_joined() {
+    let cases = [
+        // layer of the check, its rounds, connections, then what comes of it
+        (Layer::Transport, "PPP", (0, 0), Grade::Healthy, ""),
+        (Layer::Transport, "PPP", (0, 40), Grade::Fault, "success_rate"),
+        (Layer::Transport, "PPP", (30, 70), Grade::HighRisk, "success_rate"),
+        (Layer::Transport, "FFF", (0, 0), Grade::Fault, "fall_in_a_row"),
+        (Layer::Transport, "FFF", (40, 0), Grade::Degraded, "contradicted"),
+        (Layer::Transport, "FFF", (19, 0), Grade::Fault, "fall_in_a_row"),
+        (Layer::Transport, "FFF", (50, 50), Grade::Fault, "fall_in_a_row"),
+        (Layer::Transport, "FFF", (0, 40), Grade::Fault, "success_rate"),
+        (Layer::Tls, "FFF", (40, 0), Grade::Fault, "fall_in_a_row"),
+        (Layer::Application, "FFF", (400, 0), Grade::Fault, "fall_in_a_row"),
+        (Layer::Application, "PPP", (0, 40), Grade::Fault, "success_rate"),
+        (Layer::Network, "FFF", (40, 0), Grade::Degraded, "contradicted"),
+    ];
+    for (layer, rounds, (good, bad), grade, rule) in cases {
+        let mut bench = Bench::new(&[("check", layer)]);
+        bench.rounds(0, rounds).traffic(connects(good, bad));
+        let got = bench.told();
+        assert_eq!((got.0, got.1), (grade, rule), "{layer:?} {rounds} {good}/{bad}: {got:?}");
+        assert_eq!(got.2 == Some(Location::Check), rule == "contradicted", "{got:?}");
+    }
+}
+
+/// Regression: a window full of successes from before the origin died must not contradict the check that sees it dead.
+#[test]
+fn old_traffic_contradicts_nothing() {
+    let mut bench = Bench::new(&[("port", Layer::Transport)]);
+    bench.traffic(connects(10_000, 0)).rounds(0, "FFF");
+    assert_eq!(bench.told().0, Grade::Fault, "silence since the check began to fail");
+    bench.traffic(connects(0, 15));
+    assert_eq!(bench.told().0, Grade::Fault, "failures since");
+    bench.traffic(connects(100, 0));
+    assert_eq!(bench.told().0, Grade::Degraded, "successes since");
+}
+
+#[test]
+fn what_nobody_can_read_contradicts_no_application_check() {
+    let mut bench = Bench::new(&[("page", Layer::Application)]);
+    bench.rounds(0, "FFF").traffic(Traffic { synack: 500, response: 500, ..Traffic::default() });
+    assert_eq!(bench.told().0, Grade::Fault);
+}
+
+#[test]
+fn connections_and_requests_are_judged_apart() {
+    let mut bench = Bench::new(&[]);
+    bench.last_seen = START;
+    bench.traffic(Traffic { synack: 1000, response: 0, no_response: 30, ..Traffic::default() });
+    let want = (Grade::Fault, "success_rate", Some(Location::OriginProcess), "no response 30/30".to_string());
+    assert_eq!(bench.told(), want);
+}
+
+#[test]
+fn silence_of_everything_is_the_hosts_and_a_refusal_the_processs() {
+    let mut bench = Bench::new(&[]);
+    bench.traffic(Traffic { syn_timeout: 30, ..Traffic::default() });
+    assert_eq!(bench.told().2, Some(Location::OriginHost));
+    bench.last_seen = START;
+    assert_eq!(bench.told().2, Some(Location::OriginProcess), "it sends, but no SYN-ACK");
+    let mut refused = Bench::new(&[]);
+    refused.traffic(connects(0, 412));
+    assert_eq!(refused.told().2, Some(Location::OriginProcess));
+    assert_eq!(refused.told().3, "refused 412/412");
+}
+
+#[test]
+fn slow_degrades_and_no_more() {
+    let mut bench = Bench::new(&[("page", Layer::Application)]);
+    bench.rounds(0, "PPPPPPPPPPSS");
+    assert_eq!(bench.told().0, Grade::Healthy, "10 of 12");
+    bench.rounds(0, "S");
+    assert_eq!((bench.told().0, bench.told().1), (Grade::Degraded, "slow"));
+    bench.rounds(0, "SSSSSSSSSSSSS");
+    assert_eq!(bench.told().0, Grade::Degraded);
+}
+
+/// Once its weight is cut, an origin has fewer samples; that must not acquit it.
+#[test]
+fn an_accused_origin_is_not_acquitted_by_the_lack_of_samples() {
+    let mut bench = Bench::new(&[("port", Layer::Transport)]);
+    bench.rounds(0, "PPPPP").traffic(connects(10, 30));
+    assert_eq!(bench.told().0, Grade::HighRisk);
+    bench.now = bench.now.after(Span::from_secs(20));
+    bench.traffic(connects(1, 3));
+    bench.now = bench.now.after(Span::from_secs(20));
+    bench.connect.advance(bench.now);
+    assert_eq!(bench.connect.tally().total(), 4);
+    assert_eq!(bench.told().0, Grade::HighRisk, "4 samples, but they say the same");
+    bench.traffic(connects(30, 0));
+    assert_eq!(bench.told().0, Grade::Healthy);
+}
+
+#[test]
+fn traffic_that_does_not_judge_neither_accuses_nor_contradicts() {
+    let mut bench = Bench::new(&[("port", Layer::Transport)]);
+    bench.traffic_judges = false;
+    bench.rounds(0, "FFF").traffic(connects(100, 0));
+    assert_eq!(bench.told().0, Grade::Fault);
+    let mut bench = Bench::new(&[("port", Layer::Transport)]);
+    bench.traffic_judges = false;
+    bench.rounds(0, "PPP").traffic(connects(0, 100));
+    assert_eq!(bench.told().0, Grade::Healthy);
+}
+
+#[test]
+fn a_checks_window_holds_fall_failures_and_one_more() {
+    let policy = Policy::default();
+    assert_eq!(check_window(&policy, Span::from_secs(1)), Span::from_secs(30));
+    assert_eq!(check_window(&policy, Span::from_secs(60)), Span::from_secs(240));
+}
+
+#[test]
+fn findings_come_worst_first_with_their_reason() {
+    let mut bench = Bench::new(&[("port", Layer::Transport), ("page", Layer::Application)]);
+    bench.rounds(0, "PPPPPPPFF").rounds(1, "FFF");
+    let verdict = bench.verdict();
+    let told: Vec<String> = verdict.findings.iter().map(Finding::detail).collect();
+    assert_eq!(told, ["page 0/3 (refused)", "port 7/9 (refused)"]);
+    assert_eq!(verdict.score, 0);
+}

@@ -1,0 +1,156 @@
+//! Joins the windows of an origin into one graded opinion, with its reasons.
+//!
+//! Each check and each layer of traffic keeps its own window and runs; the worst one rules, so that a passing TCP check
+//! never hides a failing check beside it. Traffic outranks checks: what it shows no pass can hide, and a failing check is
+//! contradicted by enough traffic at its own or a higher layer, which then leaves at most `degraded`, location `check`.
+
+use crate::{
+    model::{CheckSpec, Layer, Location, Reason},
+    policy::{Policy, SuccessBelow},
+    time::Timestamp,
+    track::{CheckTrack, TrafficTrack},
+    window::Tally,
+};
+use alloc::{format, string::String, vec::Vec};
+
+/// How bad it looks. Ordered: the greatest rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Grade {
+    /// Nothing to go by.
+    Unknown,
+    /// Works.
+    Healthy,
+    /// Some of it fails or is slow.
+    Degraded,
+    /// Much of it fails.
+    HighRisk,
+    /// Does not serve.
+    Fault,
+}
+
+impl Grade {
+    /// Grade of a success rate; `Unknown` without samples.
+    #[must_use]
+    pub fn of_rate(tally: Tally, below: SuccessBelow) -> Self {
+        if tally.total() == 0 {
+            Self::Unknown
+        } else if tally.is_below(below.fault) {
+            Self::Fault
+        } else if tally.is_below(below.high_risk) {
+            Self::HighRisk
+        } else if tally.is_below(below.degraded) {
+            Self::Degraded
+        } else {
+            Self::Healthy
+        }
+    }
+}
+
+/// Something that speaks against an origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad.
+    pub grade: Grade,
+    /// The rule that fired: `fall_in_a_row`, `success_rate`, `slow`, `contradicted`.
+    pub rule: &'static str,
+    /// The layer that fails.
+    pub layer: Layer,
+    /// Whether traffic shows it, not a check.
+    pub traffic: bool,
+    /// Where the failure sits.
+    pub location: Location,
+    /// Evidence in words, such as `refused 412/412` or `port 0/3`.
+    pub text: String,
+    /// What the newest failing round of a check ran into.
+    pub reason: Option<Reason>,
+}
+
+impl Finding {
+    /// The evidence with the reason of the newest failure, for events.
+    #[must_use]
+    pub fn detail(&self) -> String {
+        match self.reason {
+            None => self.text.clone(),
+            Some(Reason::Status(status)) => format!("{} (status {status})", self.text),
+            Some(Reason::Timeout(layer)) => format!("{} (timeout at {})", self.text, layer.name()),
+            Some(
+                reason @ (Reason::Refused
+                | Reason::Reset
+                | Reason::Unreachable
+                | Reason::Tls
+                | Reason::Body
+                | Reason::Protocol),
+            ) => format!("{} ({})", self.text, reason.name()),
+        }
+    }
+}
+
+/// The graded opinion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The worst grade of any source.
+    pub grade: Grade,
+    /// 0 to 100.
+    pub score: u8,
+    /// What speaks against it, worst first.
+    pub findings: Vec<Finding>,
+}
+
+/// All that is known of one origin.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// Its connections.
+    pub connect: &'a mut TrafficTrack,
+    /// Its requests.
+    pub request: &'a mut TrafficTrack,
+    /// Its checks.
+    pub checks: &'a [CheckTrack],
+    /// Their specifications, in the same order.
+    pub specs: &'a [CheckSpec],
+    /// Whether the windows of traffic judge: not while tripped, nor where the policy ignores traffic.
+    pub traffic_judges: bool,
+    /// When its last packet came.
+    pub last_seen: Timestamp,
+}
+
+/// Judges one origin.
+#[must_use]
+pub fn judge(facts: &mut Facts<'_>, policy: &Policy) -> Verdict {
+    let mut grade = Grade::Unknown;
+    let mut score = 100;
+    let mut findings = Vec::new();
+    let mut join = |(one, finding): (Grade, Option<Finding>), tally: Tally| {
+        grade = grade.max(one);
+        if one > Grade::Unknown {
+            score = tally.success_percent().unwrap_or(100).min(score);
+        }
+        findings.extend(finding);
+    };
+    if facts.traffic_judges {
+        join(facts.connect.finding(policy, facts.last_seen), facts.connect.tally());
+        join(facts.request.finding(policy, facts.last_seen), facts.request.tally());
+    }
+    let connect = facts.traffic_judges.then_some(&*facts.connect);
+    for (track, spec) in facts.checks.iter().zip(facts.specs) {
+        join(track.finding(&spec.name, connect, policy), track.tally());
+    }
+    // Stable: among equals traffic comes before checks, and checks in the configuration's order.
+    findings.sort_by_key(|finding| core::cmp::Reverse(finding.grade));
+    Verdict { grade, score: score_within(grade, score, policy.success_below_percent), findings }
+}
+
+/// Keeps the score inside the band of its grade, so that the two never tell different stories.
+fn score_within(grade: Grade, score: u8, below: SuccessBelow) -> u8 {
+    let (least, most) = match grade {
+        Grade::Unknown => (50, 50),
+        Grade::Healthy => (below.degraded, 100),
+        Grade::Degraded => (below.high_risk, below.degraded.saturating_sub(1)),
+        Grade::HighRisk => (below.fault, below.high_risk.saturating_sub(1)),
+        Grade::Fault => (0, 0),
+    };
+    score.max(least).min(most.max(least))
+}
+
+#[cfg(test)]
+#[path = "tests/verdict.rs"]
+mod tests;

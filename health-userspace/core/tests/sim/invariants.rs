@@ -1,0 +1,217 @@
+//! What must hold after every tick.
+
+use crate::world::{Host, Truth, World};
+use health_core::{
+    Span,
+    engine::{DecisionKind, FrontendPlan, OriginPlan, OriginView, SLOTS},
+    model::{Layer, Mode, OriginId, ServiceSpec, State},
+};
+use std::collections::BTreeMap;
+
+/// Longest time that a dead origin may go unjudged: `fall` rounds of the slower check that each time out, and more.
+const JUDGED_WITHIN: Span = Span::from_secs(12);
+
+/// Longest time that a repaired origin may wait: `rise` rounds, the longest hold-down, and a window for rates.
+const BACK_WITHIN: Span = Span::from_secs(50);
+
+/// Readings of the kernel are lost now and then, never for so long.
+const TOLD_WITHIN: Span = Span::from_secs(2);
+
+pub(crate) struct Judge {
+    states: BTreeMap<OriginId, State>,
+}
+
+impl Judge {
+    pub(crate) fn new(world: &World) -> Self {
+        Self { states: world.hosts.keys().map(|id| (*id, State::Unknown)).collect() }
+    }
+
+    pub(crate) fn check(&mut self, world: &World, tick: u32) {
+        if world.restarted {
+            self.states.values_mut().for_each(|state| *state = State::Unknown);
+        }
+        let before = self.states.clone();
+        self.decisions_tell_all(world, tick);
+        for (spec, place) in world.specs.iter().zip(0..) {
+            let service = Service { world, spec, place, tick };
+            service.plan_is_whole();
+            service.no_usable_origin_is_passed_over();
+            service.status_and_plan_agree();
+            for view in service.views() {
+                service.no_trip_is_left_behind(view);
+                service.a_hold_down_is_served_clean(view, before[&view.id]);
+                service.silence_is_never_failure(view);
+                service.what_never_answered_is_never_healthy(view);
+                service.dead_origins_are_judged(view);
+                service.repaired_origins_come_back(view);
+            }
+        }
+        assert!(!world.twin_differs, "seed {} tick {tick}: the same input gave another plan", world.seed);
+    }
+
+    /// Every change of state is told, in order, and nothing else.
+    fn decisions_tell_all(&mut self, world: &World, tick: u32) {
+        for decision in &world.step.decisions {
+            assert!(decision.at == world.now && !decision.by.is_empty(), "seed {} tick {tick}", world.seed);
+            if let DecisionKind::State { origin, from, to, .. } = decision.what {
+                let known = self.states.insert(origin, to);
+                assert_eq!(known, Some(from), "seed {} tick {tick}: {decision:?}", world.seed);
+                assert!(!decision.evidence.is_empty(), "seed {} tick {tick}: {decision:?}", world.seed);
+            }
+        }
+        for view in world.step.view.iter().flat_map(|service| &service.origins) {
+            assert_eq!(self.states.get(&view.id), Some(&view.state), "seed {} tick {tick}: untold", world.seed);
+        }
+    }
+}
+
+/// Each origin of the table once.
+fn used(plan: &FrontendPlan) -> Vec<OriginId> {
+    let mut used = plan.slots.clone();
+    used.sort_unstable();
+    used.dedup();
+    used
+}
+
+struct Service<'a> {
+    world: &'a World,
+    spec: &'a ServiceSpec,
+    place: usize,
+    tick: u32,
+}
+
+impl Service<'_> {
+    fn at(&self) -> String {
+        format!("seed {} tick {} service {}", self.world.seed, self.tick, self.place)
+    }
+
+    fn views(&self) -> &[OriginView] {
+        &self.world.step.view[self.place].origins
+    }
+
+    fn view(&self, id: OriginId) -> &OriginView {
+        self.views().iter().find(|view| view.id == id).expect("every origin is in the view")
+    }
+
+    fn host(&self, id: OriginId) -> &Host {
+        &self.world.hosts[&id]
+    }
+
+    fn plan(&self, id: OriginId) -> OriginPlan {
+        *self.world.step.plan.origins.iter().find(|plan| plan.id == id).expect("every origin is in the plan")
+    }
+
+    fn frontends(&self) -> Vec<(&FrontendPlan, OriginId)> {
+        let plan = |id| self.world.step.plan.frontends.iter().find(|plan| plan.id == id);
+        let all = self.spec.frontends.iter();
+        all.map(|spec| (plan(spec.id).expect("every frontend is in the plan"), spec.own)).collect()
+    }
+
+    fn is_usable(&self, id: OriginId) -> bool {
+        let state = self.view(id).state;
+        !matches!(state, State::Fault | State::Recovering | State::Maintenance) && self.host(id).spec.weight > 0
+    }
+
+    fn plan_is_whole(&self) {
+        for (plan, own) in self.frontends() {
+            assert_eq!(plan.slots.len(), SLOTS, "{}", self.at());
+            assert!(plan.armed.len() <= 16 && usize::from(plan.armed_best) <= plan.armed.len(), "{}", self.at());
+            let family = self.host(own).spec.family;
+            for id in used(plan).iter().chain(&plan.armed) {
+                assert_eq!(self.host(*id).spec.family, family, "{}: families mix", self.at());
+                assert_eq!(self.host(*id).service, self.place, "{}: services mix", self.at());
+            }
+        }
+    }
+
+    /// Invariant 8, and 7 for services that only watch.
+    fn no_usable_origin_is_passed_over(&self) {
+        for (plan, own) in self.frontends() {
+            if self.spec.mode == Mode::Observe {
+                assert!(plan.slots.iter().all(|slot| *slot == own), "{}: observe mode steers", self.at());
+                continue;
+            }
+            let family = self.host(own).spec.family;
+            let of_family = || self.spec.origins.iter().filter(|origin| origin.family == family);
+            let any = of_family().any(|origin| self.is_usable(origin.id));
+            let unsteered = plan.slots.iter().all(|slot| *slot == own);
+            for slot in &used(plan) {
+                assert!(!any || self.is_usable(*slot), "{}: {slot:?} passes over a usable one", self.at());
+                let never = self.view(*slot).state == State::Maintenance || self.host(*slot).spec.weight == 0;
+                assert!(unsteered || !never, "{}: {slot:?} is drained or takes nothing", self.at());
+            }
+            assert!(plan.armed.iter().all(|id| self.is_usable(*id)), "{}", self.at());
+        }
+    }
+
+    fn status_and_plan_agree(&self) {
+        let mut shares = 0;
+        for view in self.views() {
+            let plan = self.plan(view.id);
+            let out = matches!(view.state, State::Fault | State::Recovering | State::Maintenance);
+            assert_eq!(plan.blocked, out && self.spec.mode == Mode::Enforce, "{}: {view:?}", self.at());
+            assert!(!plan.trials || plan.blocked, "{}", self.at());
+            assert!(plan.clear_trip.is_none_or(|at| at <= self.world.now), "{}", self.at());
+            assert_eq!(view.hold_down_until.is_some(), view.state == State::Recovering, "{}", self.at());
+            let in_slots = self.frontends().iter().any(|(plan, _)| plan.slots.contains(&view.id));
+            assert!(in_slots || view.share_bp == 0, "{}: a share without a slot: {view:?}", self.at());
+            shares += view.share_bp;
+        }
+        assert!((9_990..=10_000).contains(&shares), "{}: shares sum to {shares}", self.at());
+    }
+
+    /// An origin that waits and fails is back in fault (or in an operator's hands) with the same tick.
+    fn a_hold_down_is_served_clean(&self, view: &OriginView, before: State) {
+        if before == State::Recovering && self.host(view.id).failed_round {
+            let left = matches!(view.state, State::Fault | State::Maintenance | State::Unknown);
+            assert!(left, "{}: {view:?}", self.at());
+        }
+    }
+
+    /// A trip that is over for the judge ends in the kernel, however many writes failed before.
+    fn no_trip_is_left_behind(&self, view: &OriginView) {
+        let long = |since| self.world.now.since(since) >= TOLD_WITHIN;
+        let left = self.host(view.id).tripped_since().filter(|since| long(*since) && !view.tripped);
+        assert!(left.is_none() || !long(self.world.writes_ok_since), "{}: {left:?} {view:?}", self.at());
+    }
+
+    fn silence_is_never_failure(&self, view: &OriginView) {
+        if !self.host(view.id).tainted {
+            assert!(matches!(view.state, State::Unknown | State::Healthy), "{}: {view:?}", self.at());
+        }
+    }
+
+    fn what_never_answered_is_never_healthy(&self, view: &OriginView) {
+        if !self.host(view.id).answered {
+            assert!(!matches!(view.state, State::Healthy | State::Degraded), "{}: {view:?}", self.at());
+        }
+    }
+
+    /// Undisturbed by orders and by writes that fail.
+    fn is_settled(&self, view: &OriginView, span: Span) -> bool {
+        let host = self.host(view.id);
+        self.world.now.since(host.truth_since) >= span
+            && self.world.now.since(self.world.writes_ok_since) >= span
+            && host.ordered_until.is_none_or(|until| self.world.now.since(until) >= span)
+    }
+
+    fn dead_origins_are_judged(&self, view: &OriginView) {
+        let sees_page = self.spec.checks.iter().any(|check| check.layer == Layer::Application);
+        let dead = match self.host(view.id).truth {
+            Truth::Refuses | Truth::Silent => true,
+            Truth::Hangs | Truth::WrongPage => sees_page,
+            Truth::Fine | Truth::Lossy | Truth::Slow | Truth::Grey => false,
+        };
+        if dead && self.is_settled(view, JUDGED_WITHIN) {
+            assert_eq!(view.state, State::Fault, "{}: {:?} {view:?}", self.at(), self.host(view.id).truth);
+        }
+    }
+
+    fn repaired_origins_come_back(&self, view: &OriginView) {
+        let host = self.host(view.id);
+        if host.truth == Truth::Fine && self.is_settled(view, BACK_WITHIN) {
+            assert!(matches!(view.state, State::Healthy), "{}: {view:?}", self.at());
+            assert_eq!(host.tripped_since(), None, "{}: {view:?}", self.at());
+        }
+    }
+}

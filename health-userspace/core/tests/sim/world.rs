@@ -1,0 +1,512 @@
+//! The world: what is true, what of it the kernel and the prober see, and what becomes of the plan.
+
+use health_core::{
+    Span, Timestamp,
+    engine::{
+        Engine, FrontendPlan, Input, KernelView, Order, OrderKind, OriginPlan, Plan, Quantile, Step, Streak,
+        TrafficTotals, TripView,
+    },
+    model::{
+        CheckResult, CheckSpec, Family, FrontendId, FrontendSpec, Layer, LocalReason, Mode, OriginId, OriginSpec,
+        Outcome, Reason, ServiceId, ServiceSpec,
+    },
+    policy::{HoldDown, Policy},
+};
+use std::collections::BTreeMap;
+
+pub(crate) const TICK: Span = Span::from_millis(250);
+
+/// `SplitMix64`.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit.max(1)
+    }
+
+    pub(crate) fn percent(&mut self, chance: u64) -> bool {
+        self.below(100) < chance
+    }
+}
+
+/// Whether anything happens at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weather {
+    Calm,
+    Stormy,
+}
+
+/// How an origin really is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Truth {
+    Fine,
+    /// 5 % of SYNs are lost.
+    Lossy,
+    /// Connections are refused.
+    Refuses,
+    /// Nothing comes back.
+    Silent,
+    /// Handshakes succeed, requests hang.
+    Hangs,
+    /// Right, but late.
+    Slow,
+    /// Half of the connections are refused.
+    Grey,
+    /// Only the page is wrong.
+    WrongPage,
+}
+
+impl Truth {
+    fn any(dice: &mut Dice) -> Self {
+        match dice.below(10) {
+            0 => Self::Lossy,
+            1 => Self::Refuses,
+            2 => Self::Silent,
+            3 => Self::Hangs,
+            4 => Self::Slow,
+            5 => Self::Grey,
+            6 => Self::WrongPage,
+            _ => Self::Fine,
+        }
+    }
+}
+
+/// One origin's truth, and the kernel's memory of it.
+pub(crate) struct Host {
+    pub(crate) spec: OriginSpec,
+    pub(crate) service: usize,
+    pub(crate) truth: Truth,
+    pub(crate) truth_since: Timestamp,
+    /// Whether anything but `Fine` was ever true of it, or anybody ever touched it.
+    pub(crate) tainted: bool,
+    pub(crate) answered: bool,
+    /// Whether a round that failed was handed in with this tick.
+    pub(crate) failed_round: bool,
+    pub(crate) ordered_until: Option<Timestamp>,
+    totals: TrafficTotals,
+    view: KernelView,
+    plan: Option<OriginPlan>,
+    streak: [u32; 2],
+    half_open: Span,
+    trial_at: Timestamp,
+    /// SYNs and requests whose time runs out later.
+    overdue: Vec<(Timestamp, Streak, bool)>,
+    next_round: Vec<Timestamp>,
+}
+
+pub(crate) struct World {
+    pub(crate) seed: u64,
+    pub(crate) now: Timestamp,
+    pub(crate) specs: Vec<ServiceSpec>,
+    pub(crate) hosts: BTreeMap<OriginId, Host>,
+    pub(crate) step: Step,
+    pub(crate) restarted: bool,
+    /// The same input in another engine gave another step.
+    pub(crate) twin_differs: bool,
+    pub(crate) writes_fail: bool,
+    pub(crate) writes_ok_since: Timestamp,
+    dice: Dice,
+    engine: Engine,
+    frontends: BTreeMap<FrontendId, FrontendPlan>,
+    running: Vec<CheckResult>,
+    weather: Weather,
+    busy: u64,
+    ticks: u64,
+}
+
+fn service(place: usize, dice: &mut Dice, next: &mut u16) -> ServiceSpec {
+    let mut origins = Vec::new();
+    let mut frontends = Vec::new();
+    for tier in 0..=u8::try_from(dice.below(3)).expect("small") {
+        for _ in 0..=dice.below(3) {
+            *next += 1;
+            let weight = [0, 1, 10, 100, 100, 100, 65_535][usize::try_from(dice.below(7)).expect("small")];
+            let family = if dice.percent(80) { Family::V4 } else { Family::V6 };
+            let id = OriginId(*next);
+            let name = format!("o{next}");
+            origins.push(OriginSpec { id, name, family, tier, weight, capacity_cps: None, capacity_conns: None });
+            if tier == 0 {
+                frontends.push(FrontendSpec { id: FrontendId(*next), own: id, family });
+            }
+        }
+    }
+    let port = CheckSpec { name: "port".into(), layer: Layer::Transport, interval: Span::from_secs(1) };
+    let page = CheckSpec { name: "page".into(), layer: Layer::Application, interval: Span::from_millis(1500) };
+    let checks = match dice.below(4) {
+        0 => vec![port],
+        1 => vec![page],
+        2 => vec![page, port],
+        _ => vec![port, page],
+    };
+    let hold_down = HoldDown { base: Span::from_secs(2), max: Span::from_secs(8) };
+    let policy = Policy { hold_down, passive: dice.percent(85), ..Policy::default() };
+    let mode = if dice.percent(90) { Mode::Enforce } else { Mode::Observe };
+    let id = ServiceId(u16::try_from(place).expect("small"));
+    ServiceSpec { id, name: format!("s{place}"), mode, policy, origins, checks, frontends }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut dice = Dice(seed);
+        let now = Timestamp(1_000_000_000_000 + dice.below(1_000_000_000));
+        let mut next = 0;
+        let specs: Vec<ServiceSpec> = (0..=usize::try_from(dice.below(2)).expect("small"))
+            .map(|place| service(place, &mut dice, &mut next))
+            .collect();
+        let mut hosts = BTreeMap::new();
+        for (place, spec) in specs.iter().enumerate() {
+            for origin in &spec.origins {
+                let next_round = spec.checks.iter().map(|_| now.after(Span::from_millis(dice.below(1000)))).collect();
+                hosts.insert(origin.id, Host::new(origin.clone(), place, now, next_round));
+            }
+        }
+        let engine = Engine::new(specs.clone(), now);
+        let busy = [0, 1, 5, 30][usize::try_from(dice.below(4)).expect("small")];
+        Self {
+            seed,
+            now,
+            specs,
+            hosts,
+            step: Step::default(),
+            restarted: false,
+            twin_differs: false,
+            writes_fail: false,
+            writes_ok_since: now,
+            dice,
+            engine,
+            frontends: BTreeMap::new(),
+            running: Vec::new(),
+            weather: Weather::Stormy,
+            busy,
+            ticks: 0,
+        }
+    }
+
+    pub(crate) fn calm(seed: u64) -> Self {
+        Self { weather: Weather::Calm, ..Self::new(seed) }
+    }
+
+    pub(crate) fn advance(&mut self) {
+        self.now = self.now.after(TICK);
+        self.ticks += 1;
+        let mut orders = Vec::new();
+        if self.weather == Weather::Stormy {
+            self.fate(&mut orders);
+        }
+        self.flows();
+        let checks = self.rounds();
+        let mut input = Input {
+            traffic: self.hosts.iter().map(|(id, host)| (*id, host.totals)).collect(),
+            kernel: self.hosts.iter().map(|(id, host)| (*id, host.view)).collect(),
+            checks,
+            orders,
+            in_sync: !self.writes_fail,
+        };
+        if self.weather == Weather::Stormy && self.dice.percent(3) {
+            // A tick without a reading.
+            input.traffic.clear();
+            input.kernel.clear();
+        }
+        let twin = self.ticks.is_multiple_of(16).then(|| self.engine.clone().tick(self.now, &input));
+        self.step = self.engine.tick(self.now, &input);
+        self.twin_differs = twin.is_some_and(|twin| {
+            (twin.plan != self.step.plan) || (twin.decisions != self.step.decisions) || (twin.view != self.step.view)
+        });
+        if !self.writes_fail {
+            let plan = self.step.plan.clone();
+            self.write(&plan);
+        }
+    }
+
+    /// What happens to the world.
+    fn fate(&mut self, orders: &mut Vec<Order>) {
+        self.restarted = false;
+        let ids: Vec<OriginId> = self.hosts.keys().copied().collect();
+        for id in &ids {
+            let dice = &mut self.dice;
+            let host = self.hosts.get_mut(id).expect("it is there");
+            // Mostly long spells, so that liveness shows; sometimes flapping.
+            if dice.below(1000) < 6 {
+                host.truth = Truth::any(dice);
+                host.truth_since = self.now;
+                host.tainted |= host.truth != Truth::Fine;
+            }
+            if dice.below(1000) < 1 {
+                host.totals = TrafficTotals::default();
+            }
+            if dice.below(2000) < 3 {
+                let what = [OrderKind::Drain, OrderKind::Fail, OrderKind::Clear]
+                    [usize::try_from(dice.below(3)).expect("small")];
+                let until = self.now.after(Span::from_secs(dice.below(20)));
+                host.tainted = true;
+                host.ordered_until = Some(until);
+                let (reason, by) = ("because".to_owned(), "op".to_owned());
+                orders.push(Order { origin: *id, what, reason, by, until: Some(until) });
+            }
+        }
+        let fails = self.writes_fail;
+        self.writes_fail = self.dice.percent(if fails { 90 } else { 1 });
+        if fails || self.writes_fail {
+            self.writes_ok_since = self.now;
+        }
+        match self.dice.below(1000) {
+            0..3 => self.restart(),
+            3..6 => self.reload(),
+            _ => {}
+        }
+    }
+
+    /// The daemon dies and comes back; the kernel goes on.
+    fn restart(&mut self) {
+        self.writes_ok_since = self.now;
+        self.engine = Engine::new(self.specs.clone(), self.now);
+        self.running.clear();
+        self.restarted = true;
+        for host in self.hosts.values_mut() {
+            host.answered = false;
+            host.truth_since = self.now;
+            // Orders live in the daemon's memory for now.
+            host.tainted |= host.view.blocked || host.view.trip.is_some();
+        }
+    }
+
+    fn reload(&mut self) {
+        for spec in &mut self.specs {
+            spec.origins.reverse();
+            spec.checks.reverse();
+        }
+        for host in self.hosts.values_mut() {
+            host.next_round.reverse();
+        }
+        self.running.clear();
+        let times = 1 + self.dice.below(3);
+        for _ in 0..times {
+            self.engine.reconfigure(self.specs.clone(), self.now);
+        }
+    }
+
+    fn flows(&mut self) {
+        let now = self.now;
+        for host in self.hosts.values_mut() {
+            host.run_out(now);
+        }
+        let frontends: Vec<FrontendPlan> = self.frontends.values().cloned().collect();
+        for frontend in &frontends {
+            for _ in 0..self.dice.below(self.busy + 1) {
+                let slot = frontend.slots[usize::try_from(self.dice.below(251)).expect("small")];
+                let chosen = self.choose(slot, frontend);
+                let guarded = self.is_last_usable(chosen);
+                let (dice, host) = (&mut self.dice, self.hosts.get_mut(&chosen).expect("a slot names an origin"));
+                host.connect(now, dice, guarded);
+            }
+        }
+    }
+
+    /// The kernel's choice: the slot, the one trial, the armed, and at last what the slot says.
+    fn choose(&mut self, slot: OriginId, frontend: &FrontendPlan) -> OriginId {
+        let own = self.specs.iter().flat_map(|spec| &spec.frontends).find(|spec| spec.id == frontend.id);
+        let own = own.map_or(slot, |spec| spec.own);
+        for candidate in [slot, own] {
+            if self.hosts.get_mut(&candidate).is_some_and(|host| host.take_trial(self.now)) {
+                return candidate;
+            }
+        }
+        if self.hosts[&slot].is_usable() {
+            return slot;
+        }
+        frontend.armed.iter().copied().find(|id| self.hosts[id].is_usable()).unwrap_or(slot)
+    }
+
+    fn is_last_usable(&self, id: OriginId) -> bool {
+        let (service, family) = (self.hosts[&id].service, self.hosts[&id].spec.family);
+        !self
+            .hosts
+            .values()
+            .any(|host| host.spec.id != id && host.service == service && host.spec.family == family && host.is_usable())
+    }
+
+    fn rounds(&mut self) -> Vec<CheckResult> {
+        let now = self.now;
+        for host in self.hosts.values_mut() {
+            for (place, spec) in self.specs[host.service].checks.iter().enumerate() {
+                if host.next_round[place] > now {
+                    continue;
+                }
+                host.next_round[place] = now.after(spec.interval);
+                let (outcome, takes) = host.check(spec.layer, &mut self.dice, self.weather);
+                let (check, began) = (u16::try_from(place).expect("small"), now);
+                self.running.push(CheckResult {
+                    origin: host.spec.id,
+                    check,
+                    began,
+                    ended: began.after(takes),
+                    outcome,
+                });
+            }
+        }
+        let (done, running) = core::mem::take(&mut self.running).into_iter().partition(|one| one.ended <= now);
+        self.running = running;
+        self.hosts.values_mut().for_each(|host| host.failed_round = false);
+        for result in &done {
+            let result: &CheckResult = result;
+            let host = self.hosts.get_mut(&result.origin).expect("it is there");
+            host.answered |= matches!(result.outcome, Outcome::Pass | Outcome::Slow);
+            host.failed_round |= matches!(result.outcome, Outcome::Fail(_));
+        }
+        done
+    }
+
+    fn write(&mut self, plan: &Plan) {
+        for plan in &plan.origins {
+            let host = self.hosts.get_mut(&plan.id).expect("planned");
+            host.plan = Some(*plan);
+            if host.view.blocked && !plan.blocked {
+                host.streak = [0, 0];
+            }
+            host.view.blocked = plan.blocked;
+            if let (Some(at), Some(trip)) = (plan.clear_trip, host.view.trip)
+                && trip.since <= at
+            {
+                host.view.trip = None;
+                host.streak = [0, 0];
+            }
+        }
+        self.frontends = plan.frontends.iter().map(|frontend| (frontend.id, frontend.clone())).collect();
+    }
+}
+
+impl Host {
+    fn new(spec: OriginSpec, service: usize, now: Timestamp, next_round: Vec<Timestamp>) -> Self {
+        Self {
+            spec,
+            service,
+            truth: Truth::Fine,
+            truth_since: now,
+            tainted: false,
+            answered: false,
+            failed_round: false,
+            ordered_until: None,
+            totals: TrafficTotals::default(),
+            view: KernelView::default(),
+            plan: None,
+            streak: [0, 0],
+            half_open: Span::from_secs(1),
+            trial_at: now,
+            overdue: Vec::new(),
+            next_round,
+        }
+    }
+
+    /// Since when the kernel keeps new flows away.
+    pub(crate) fn tripped_since(&self) -> Option<Timestamp> {
+        self.view.trip.map(|trip| trip.since)
+    }
+
+    fn is_usable(&self) -> bool {
+        !self.view.blocked && self.view.trip.is_none() && self.spec.weight > 0
+    }
+
+    /// Whether this flow is the one that tries it.
+    fn take_trial(&mut self, now: Timestamp) -> bool {
+        let tries = !self.view.blocked || self.plan.is_some_and(|plan| plan.trials);
+        if self.view.trip.is_none() || !tries || now < self.trial_at {
+            return false;
+        }
+        self.half_open = self.half_open.times(2).min(Span::from_secs(30));
+        self.trial_at = now.after(self.half_open);
+        true
+    }
+
+    /// One new connection with one request.
+    fn connect(&mut self, now: Timestamp, dice: &mut Dice, guarded: bool) {
+        self.totals.syn += 1;
+        let refused = self.truth == Truth::Refuses || (self.truth == Truth::Grey && dice.percent(50));
+        let lost = self.truth == Truth::Silent || (self.truth == Truth::Lossy && dice.percent(5));
+        if lost {
+            let timeout = self.plan.and_then(|plan| plan.syn_timeout);
+            self.overdue.extend(timeout.map(|timeout| (now.after(timeout), Streak::Connect, guarded)));
+            return;
+        }
+        self.totals.last_seen = now;
+        if refused {
+            self.totals.refused += 1;
+            self.fails(Streak::Connect, now, guarded);
+            return;
+        }
+        self.totals.synack += 1;
+        self.answered = true;
+        self.totals.rtt = Quantile { samples: self.totals.synack, p99: Span::from_millis(2) };
+        self.succeeds(Streak::Connect);
+        self.totals.request += 1;
+        if self.truth == Truth::Hangs {
+            let timeout = self.plan.and_then(|plan| plan.response_timeout);
+            self.overdue.extend(timeout.map(|timeout| (now.after(timeout), Streak::Request, guarded)));
+            return;
+        }
+        self.totals.response += 1;
+        self.totals.ttfb = Quantile { samples: self.totals.response, p99: Span::from_millis(9) };
+        self.succeeds(Streak::Request);
+    }
+
+    fn run_out(&mut self, now: Timestamp) {
+        let (due, later) = core::mem::take(&mut self.overdue).into_iter().partition(|(at, ..)| *at <= now);
+        self.overdue = later;
+        for (_, streak, guarded) in due {
+            let due: (Streak, bool) = (streak, guarded);
+            match due.0 {
+                Streak::Connect => self.totals.syn_timeout += 1,
+                Streak::Request => self.totals.no_response += 1,
+            }
+            self.fails(due.0, now, due.1);
+        }
+    }
+
+    fn fails(&mut self, streak: Streak, now: Timestamp, guarded: bool) {
+        if let Some(trip) = &mut self.view.trip {
+            trip.trials_failed += u32::from(trip.streak == streak);
+            trip.trials_passed = 0;
+            return;
+        }
+        let count = &mut self.streak[usize::from(streak == Streak::Request)];
+        *count += 1;
+        if *count >= 5 && !guarded {
+            self.view.trip = Some(TripView { streak, since: now, trials_failed: 0, trials_passed: 0 });
+            self.half_open = Span::from_secs(1);
+            self.trial_at = now.after(self.half_open);
+        }
+    }
+
+    fn succeeds(&mut self, streak: Streak) {
+        self.streak[usize::from(streak == Streak::Request)] = 0;
+        if let Some(trip) = self.view.trip.as_mut().filter(|trip| trip.streak == streak) {
+            trip.trials_passed += 1;
+            if !self.view.blocked {
+                self.view.trip = None;
+            }
+        }
+    }
+
+    /// What a check sees. It is never steered.
+    fn check(&self, layer: Layer, dice: &mut Dice, weather: Weather) -> (Outcome, Span) {
+        let quick = Span::from_millis(3);
+        if weather == Weather::Stormy && dice.below(100) < 2 {
+            return (Outcome::Local(LocalReason::Descriptors), quick);
+        }
+        let page = layer == Layer::Application;
+        match self.truth {
+            Truth::Refuses => (Outcome::Fail(Reason::Refused), quick),
+            Truth::Grey if dice.percent(50) => (Outcome::Fail(Reason::Refused), quick),
+            Truth::Silent => (Outcome::Fail(Reason::Timeout(Layer::Transport)), Span::from_secs(1)),
+            Truth::Hangs if page => (Outcome::Fail(Reason::Timeout(Layer::Application)), Span::from_secs(1)),
+            Truth::WrongPage if page => (Outcome::Fail(Reason::Status(503)), quick),
+            Truth::Slow if page => (Outcome::Slow, Span::from_millis(700)),
+            Truth::Fine | Truth::Lossy | Truth::Hangs | Truth::WrongPage | Truth::Slow | Truth::Grey => {
+                (Outcome::Pass, quick)
+            }
+        }
+    }
+}
