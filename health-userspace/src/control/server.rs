@@ -28,6 +28,8 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 const QUIET_MAX: Duration = Duration::from_secs(30);
 /// A client that takes no bytes for this long is sent away.
 const WRITE_MAX: Duration = Duration::from_secs(5);
+/// The daemon loads and attaches before its first tick.
+const FIRST_TICK_MAX: Duration = Duration::from_secs(3);
 /// The loop answers within a tick; a reload of 10 000 origins takes about a second.
 const COMMAND_MAX: Duration = Duration::from_secs(30);
 
@@ -294,10 +296,15 @@ async fn answer(ask: Ask, handle: &Handle, by: &str) -> Answer {
     let by = by.to_owned();
     match ask {
         Ask::Ping => Answer::Pong { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() },
-        Ask::Status => match &*handle.status.borrow() {
-            Some(published) => Answer::Status { status: Box::new(published.status.clone()) },
-            None => complaint("the daemon has just begun and knows nothing yet; ask again in a second".to_owned()),
-        },
+        Ask::Status => {
+            let mut status = handle.status.clone();
+            // The first tick is at most a moment away.
+            let published = timeout(FIRST_TICK_MAX, status.wait_for(Option::is_some)).await;
+            match published.ok().and_then(Result::ok).and_then(|published| published.clone()) {
+                Some(published) => Answer::Status { status: Box::new(published.status.clone()) },
+                None => complaint("the daemon knows nothing yet; ask again in a second".to_owned()),
+            }
+        }
         Ask::Origin { service, origin, order: kind, reason, for_ms } => {
             let lasts = for_ms.map(Duration::from_millis);
             let order = OriginOrder { service, origin, kind, reason, by, lasts };

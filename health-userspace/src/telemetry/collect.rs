@@ -198,12 +198,24 @@ fn tallies<'a>(
     })
 }
 
+/// The histograms of services, and of origins where the configuration wants them so.
+fn latencies<'a>(
+    scrape: &'a Scrape,
+    of_service: impl Fn(&'a ServiceScrape) -> Option<&'a Histogram>,
+    of_one: impl Fn(&'a OriginScrape) -> Option<&'a Histogram>,
+) -> Vec<(Vec<(&'static str, &'a str)>, &'a Histogram)> {
+    let services = scrape.services.iter();
+    let services = services.filter_map(|one| Some((vec![("service", one.name.as_str())], of_service(one)?)));
+    let origins = each_origin(scrape).filter_map(|at| Some((of_origin(at).to_vec(), of_one(at.1)?)));
+    services.chain(origins).collect()
+}
+
 fn services(out: &mut Families<'_>, scrape: &Scrape) -> Result {
     let name = |service: &'_ ServiceScrape| service.name.clone();
     let all = || scrape.services.iter();
-    let rtt = all().filter_map(|service| Some(([("service", name(service))], service.rtt.as_ref()?)));
-    out.histogram("rtt_seconds", "Round trips of handshakes with a service's origins", rtt)?;
-    let ttfb = all().filter_map(|service| Some(([("service", name(service))], service.ttfb.as_ref()?)));
+    let rtt = latencies(scrape, |service| service.rtt.as_ref(), |origin| origin.rtt.as_ref());
+    out.histogram("rtt_seconds", "Round trips of handshakes with origins", rtt)?;
+    let ttfb = latencies(scrape, |service| service.ttfb.as_ref(), |origin| origin.ttfb.as_ref());
     out.histogram("ttfb_seconds", "Last byte of a request to first byte of its response", ttfb)?;
     let rescues = tallies(scrape, "kind", |service| &service.rescues);
     out.counter("rescue", "Connection attempts that the kernel saved, by what it did", rescues)?;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::telemetry::{
-    histogram::{RTT_BOUNDS, STEP_BOUNDS},
+    histogram::{RTT_BOUNDS, STEP_BOUNDS, TTFB_BOUNDS},
     scrape::{AttachedScrape, BuildScrape, CheckScrape, MapScrape, ReloadScrape},
 };
 use expect_test::expect_file;
@@ -16,6 +16,8 @@ fn full() -> Scrape {
     rtt.add(0.3, 4, 1.125);
     let mut step = Histogram::new(STEP_BOUNDS);
     step.observe(Duration::from_micros(400));
+    let mut ttfb = Histogram::new(TTFB_BOUNDS);
+    ttfb.observe(Duration::from_millis(30));
     let a = OriginScrape {
         name: "a".into(),
         state: Some(State::Fault),
@@ -29,6 +31,8 @@ fn full() -> Scrape {
         }],
         evidence_age: Some(Duration::from_millis(300)),
         override_expiry: Some(Duration::from_mins(38)),
+        rtt: None,
+        ttfb: Some(ttfb),
     };
     let b = OriginScrape { name: "b\"\\\n".into(), state: Some(State::Healthy), ..OriginScrape::default() };
     let shop = ServiceScrape {

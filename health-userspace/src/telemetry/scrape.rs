@@ -66,6 +66,10 @@ pub struct OriginScrape {
     pub evidence_age: Option<Duration>,
     /// Time until the operator's order ends by itself.
     pub override_expiry: Option<Duration>,
+    /// Handshake round trips, where the configuration wants them per origin; then the service's is `None`.
+    pub rtt: Option<Histogram>,
+    /// Times to first byte, likewise.
+    pub ttfb: Option<Histogram>,
 }
 
 /// One check of one origin.
