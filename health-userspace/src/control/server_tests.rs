@@ -1,8 +1,5 @@
 use super::*;
-use crate::{
-    control::client::Client,
-    report::EventLine,
-};
+use crate::{control::client::Client, report::EventLine};
 use std::{io::Write as _, os::unix::net::UnixStream as Blocking};
 
 struct Stage {

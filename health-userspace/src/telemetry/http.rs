@@ -100,7 +100,7 @@ async fn attend(stream: TcpStream, metrics: Metrics, heartbeat: Heartbeat) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
     if let Ok(Err(error)) = timeout(CONNECTION_MAX, http.serve_connection(TokioIo::new(stream), service)).await {
-        tracing::debug!(%error, "an HTTP client went away")
+        tracing::debug!(%error, "an HTTP client went away");
     }
 }
 
