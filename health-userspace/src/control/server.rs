@@ -382,5 +382,4 @@ async fn peer_name(stream: &UnixStream) -> String {
 }
 
 #[cfg(test)]
-#[path = "server_tests.rs"]
 mod tests;

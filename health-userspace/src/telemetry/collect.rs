@@ -277,5 +277,4 @@ fn node(out: &mut Families<'_>, node: &NodeScrape) -> Result {
 const NO_LABELS: [(&str, &str); 0] = [];
 
 #[cfg(test)]
-#[path = "collect_tests.rs"]
 mod tests;

@@ -73,7 +73,7 @@ fn full() -> Scrape {
 fn the_page_is_this() {
     let metrics = Metrics::default();
     metrics.replace(full());
-    expect_file!["golden/metrics.txt"].assert_eq(&metrics.text().expect("encodes"));
+    expect_file!["../golden/metrics.txt"].assert_eq(&metrics.text().expect("encodes"));
 }
 
 #[test]
