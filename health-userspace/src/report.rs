@@ -276,6 +276,27 @@ pub struct EventLine {
     pub mono_ns: u64,
 }
 
+/// What became of a removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DetachOutcome {
+    /// Programs and pins are gone.
+    Removed {
+        /// Programs detached.
+        programs: u64,
+        /// Maps unpinned.
+        maps: u64,
+        /// Redirected flows that were cut.
+        flows_cut: u64,
+    },
+    /// Redirected flows live, so nothing was removed.
+    FlowsLive {
+        /// How many.
+        flows: u64,
+    },
+    /// Nothing was pinned.
+    Nothing,
+}
+
 impl StatusReport {
     /// What the maps alone can tell: who gets which share, what is tripped, what is open.
     ///

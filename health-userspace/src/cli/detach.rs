@@ -1,7 +1,10 @@
 //! `sluice detach`.
 
-use super::{Context, Exit, Failure, conclude, outside::DetachOutcome};
-use crate::control::{Answer, Ask};
+use super::{Context, Exit, Failure, conclude};
+use crate::{
+    control::{Answer, Ask},
+    report::DetachOutcome,
+};
 use std::time::{Duration, Instant};
 
 /// Time between two looks at the redirected flows.

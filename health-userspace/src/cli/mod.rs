@@ -15,6 +15,7 @@ pub mod privilege;
 pub mod reload;
 pub mod render;
 pub mod run;
+pub mod shell;
 pub mod status;
 
 pub use exit::{Exit, Failure};

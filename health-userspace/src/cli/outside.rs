@@ -3,7 +3,7 @@
 use super::{exit::Failure, run::RunOptions};
 use crate::{
     control::{Answer, Ask, Client, ClientError},
-    report::{MapEntry, MapsReport},
+    report::{DetachOutcome, MapEntry, MapsReport},
 };
 use jiff::{Timestamp, tz::TimeZone};
 use std::{
@@ -104,27 +104,6 @@ impl Daemon for Client {
     fn events(&mut self, since_ns: u64, follow: bool, each: &mut dyn FnMut(Answer) -> bool) -> Result<(), ClientError> {
         Self::events(self, since_ns, follow, each)
     }
-}
-
-/// What became of a removal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DetachOutcome {
-    /// Programs and pins are gone.
-    Removed {
-        /// Programs detached.
-        programs: u64,
-        /// Maps unpinned.
-        maps: u64,
-        /// Redirected flows that were cut.
-        flows_cut: u64,
-    },
-    /// Redirected flows live, so nothing was removed.
-    FlowsLive {
-        /// How many.
-        flows: u64,
-    },
-    /// Nothing was pinned.
-    Nothing,
 }
 
 /// A configuration that may be applied.

@@ -2,14 +2,14 @@
 #![allow(clippy::needless_raw_string_hashes, reason = "expect-test writes literals so")]
 
 use super::{
-    outside::{Checked, Daemon, DetachOutcome, Finding},
+    outside::{Checked, Daemon, Finding},
     *,
 };
 use crate::{
     control::ClientError,
     report::{
-        DaemonReport, EventLine, FrontendReport, HookReport, MapEntry, MapReport, MapsReport, OrderReport, OriginEntry,
-        OriginReport, ProgramReport, ServiceReport, StatusReport, TripReport,
+        DaemonReport, DetachOutcome, EventLine, FrontendReport, HookReport, MapEntry, MapReport, MapsReport,
+        OrderReport, OriginEntry, OriginReport, ProgramReport, ServiceReport, StatusReport, TripReport,
     },
 };
 use expect_test::{Expect, expect};
