@@ -46,7 +46,11 @@ impl Outside for Shell {
     }
 
     fn detach(&self, pin_dir: &Path, force: bool) -> Result<DetachOutcome, Failure> {
-        datapath::detach(pin_dir, force).map_err(failure)
+        match datapath::detach(pin_dir, force) {
+            // Removing what isn't there has been done.
+            Err(DatapathError::NotLoaded { .. }) => Ok(DetachOutcome::Nothing),
+            outcome => outcome.map_err(failure),
+        }
     }
 
     fn stop_steering(&self, pin_dir: &Path) -> Result<(), Failure> {

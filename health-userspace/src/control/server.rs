@@ -329,7 +329,7 @@ async fn command(handle: &Handle, wait: Duration, make: impl FnOnce(oneshot::Sen
     };
     let outcome = match timeout(wait, run).await {
         Ok(Some(outcome)) => outcome,
-        Ok(None) => Outcome::failed("the daemon is ending"),
+        Ok(None) => Outcome::failed("the daemon ended before it was done"),
         Err(_) => Outcome::failed(format!("the daemon did not answer within {}s; it may still do it", wait.as_secs())),
     };
     Answer::Outcome { outcome }

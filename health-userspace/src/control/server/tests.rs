@@ -128,7 +128,7 @@ async fn a_command_that_nobody_takes_has_failed() {
     let mut stage = Stage::new();
     stage.commands.close();
     let answer = stage.client(|mut client| client.ask(Ask::Reload { dry_run: false })).await.expect("answers");
-    assert_eq!(answer, Answer::Outcome { outcome: Outcome::failed("the daemon is ending") });
+    assert_eq!(answer, Answer::Outcome { outcome: Outcome::failed("the daemon ended before it was done") });
 }
 
 #[tokio::test(flavor = "multi_thread")]
