@@ -1,2 +1,8 @@
 //! `sluice`: the daemon and its command line.
-fn main() {}
+
+use sluice::cli::{self, shell::Shell};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main(&Shell).into()
+}

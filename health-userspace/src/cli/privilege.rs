@@ -1,0 +1,50 @@
+//! What the caller may do.
+
+use std::fs;
+
+/// Bits of `CapEff`: <https://github.com/torvalds/linux/blob/v6.6/include/uapi/linux/capability.h>.
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// Capabilities that the daemon needs and this process lacks. Empty where the kernel doesn't say, so that its own
+/// refusal decides.
+#[must_use]
+pub fn missing() -> Vec<&'static str> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    effective(&status).map(lacking).unwrap_or_default()
+}
+
+fn effective(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+fn lacking(effective: u64) -> Vec<&'static str> {
+    let has = |bit: u32| effective & (1 << bit) != 0;
+    // Before Linux 5.8, and still, CAP_SYS_ADMIN stands for both.
+    let bpf = |bit: u32| has(bit) || has(CAP_SYS_ADMIN);
+    let needed = [(bpf(CAP_BPF), "CAP_BPF"), (bpf(CAP_PERFMON), "CAP_PERFMON"), (has(CAP_NET_ADMIN), "CAP_NET_ADMIN")];
+    needed.into_iter().filter(|need| !need.0).map(|need| need.1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing() {
+        let table: [(u64, &[&str]); 4] = [
+            (0, &["CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN"]),
+            (0x1ff_ffff_ffff, &[]),
+            (1 << CAP_SYS_ADMIN, &["CAP_NET_ADMIN"]),
+            (1 << CAP_BPF | 1 << CAP_PERFMON | 1 << CAP_NET_ADMIN, &[]),
+        ];
+        for (caps, wanted) in table {
+            assert_eq!(lacking(caps), wanted, "{caps:x}");
+        }
+        assert_eq!(effective("Name:\tx\nCapEff:\t0000000000000400\n"), Some(1024));
+        assert_eq!(effective(""), None);
+    }
+}

@@ -1,0 +1,9 @@
+//! Reports as text for people: worst first, why beside what, what happens next.
+//!
+//! Pure: time and zone are arguments.
+
+pub mod events;
+pub mod maps;
+pub mod status;
+pub mod table;
+pub mod words;

@@ -1,0 +1,91 @@
+//! The world as it is: the kernel, the daemon's socket, the configuration, the clock.
+
+use super::{
+    exit::{Exit, Failure},
+    outside::{Checked, Daemon, Finding, Outside},
+    privilege,
+    run::RunOptions,
+};
+use crate::{
+    config::{self, ConfigErrors, Diagnostic},
+    control::{Client, ClientError},
+    daemon,
+    datapath::{self, DatapathError},
+    report::{DetachOutcome, MapEntry, MapsReport},
+};
+use jiff::Timestamp;
+use std::path::Path;
+
+/// The only implementation of [`Outside`] beside the tests' own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shell;
+
+impl Outside for Shell {
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    fn abi(&self) -> u32 {
+        health_common::ABI_VERSION
+    }
+
+    fn capabilities_missing(&self) -> Vec<&'static str> {
+        privilege::missing()
+    }
+
+    fn daemon(&self, socket: &Path) -> Result<Box<dyn Daemon>, ClientError> {
+        Ok(Box::new(Client::connect(socket)?))
+    }
+
+    fn maps(&self, pin_dir: &Path) -> Result<MapsReport, Failure> {
+        datapath::report::maps_report(pin_dir).map_err(failure)
+    }
+
+    fn entries(&self, pin_dir: &Path, map: &str) -> Result<Vec<MapEntry>, Failure> {
+        datapath::report::map_entries(pin_dir, map).map_err(failure)
+    }
+
+    fn detach(&self, pin_dir: &Path, force: bool) -> Result<DetachOutcome, Failure> {
+        match datapath::detach(pin_dir, force) {
+            // Removing what isn't there has been done.
+            Err(DatapathError::NotLoaded { .. }) => Ok(DetachOutcome::Nothing),
+            outcome => outcome.map_err(failure),
+        }
+    }
+
+    fn stop_steering(&self, pin_dir: &Path) -> Result<(), Failure> {
+        datapath::stop_steering(pin_dir).map_err(failure)
+    }
+
+    fn check(&self, file: &Path) -> Result<Checked, Vec<Finding>> {
+        let findings = |list: Vec<Diagnostic>| list.into_iter().map(finding).collect();
+        match config::load(file) {
+            Ok(loaded) => Ok(Checked { resolved: loaded.config.resolved(), warnings: findings(loaded.warnings) }),
+            Err(errors) => Err(findings(errors.errors)),
+        }
+    }
+
+    fn run(&self, options: RunOptions) -> Result<(), Failure> {
+        daemon::run(options).map_err(failure)
+    }
+}
+
+fn finding(found: Diagnostic) -> Finding {
+    let text = found.to_string();
+    let Diagnostic { file, line, column, message, fix, .. } = found;
+    Finding { file, line, column, message, fix, text }
+}
+
+/// The code of an error is that of the first cause that has one of its own.
+fn failure(error: impl Into<anyhow::Error>) -> Failure {
+    let error = error.into();
+    for cause in error.chain() {
+        if cause.is::<ConfigErrors>() {
+            return Failure::new(Exit::BadConfig, format!("{error:#}"));
+        }
+        if matches!(cause.downcast_ref(), Some(DatapathError::Permission)) {
+            return Failure::new(Exit::NoPermission, format!("{error:#}"));
+        }
+    }
+    Failure::of(error)
+}
