@@ -5,9 +5,10 @@ use hyper::{
     Method, Uri,
     header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE},
 };
-use std::fmt;
+use std::{fmt, net::IpAddr};
+use tokio_rustls::rustls::pki_types::ServerName;
 use toml::de::DeValue;
-use url::Url;
+use url::{Host, Url};
 
 /// Bytes of a body that a rule sees where the file says nothing. Contract: 256 KiB.
 const BODY_MAX_DEFAULT: usize = 256 << 10;
@@ -53,6 +54,22 @@ pub enum BodyRule {
 /// A compiled pattern, equal to those written alike.
 #[derive(Clone, Debug)]
 pub struct Pattern(regex::bytes::Regex);
+
+impl HttpCheck {
+    /// Name that is sent as SNI and checked. An address is checked too, and never sent (RFC 6066 §3).
+    #[must_use]
+    pub fn server_name(&self) -> Option<ServerName<'static>> {
+        server_name(&self.url)
+    }
+}
+
+fn server_name(url: &Url) -> Option<ServerName<'static>> {
+    match url.host()? {
+        Host::Domain(name) => ServerName::try_from(name.to_owned()).ok(),
+        Host::Ipv4(address) => Some(ServerName::from(IpAddr::V4(address))),
+        Host::Ipv6(address) => Some(ServerName::from(IpAddr::V6(address))),
+    }
+}
 
 impl StatusSet {
     /// 2xx.
@@ -174,6 +191,9 @@ fn read_url(text: &str) -> Result<Url, (String, &'static str)> {
     }
     if url.port() == Some(0) {
         return Err((format!("the url \"{shown}\" has port 0"), "write a port from 1 to 65535, or none"));
+    }
+    if url.scheme() == "https" && server_name(&url).is_none() {
+        return Err((format!("the host of \"{shown}\" cannot be in a certificate"), EXAMPLE));
     }
     if url[url::Position::BeforePath..].parse::<Uri>().is_err() {
         return Err((format!("the path of \"{shown}\" cannot be sent"), "encode special characters, as in %7B"));

@@ -1,5 +1,7 @@
 //! Whole files in, messages out.
 #![allow(clippy::needless_raw_string_hashes, reason = "expect-test writes snapshots with hashes")]
+#![allow(clippy::too_many_lines, reason = "tables and snapshots are long and flat")]
+#![allow(clippy::format_push_string, clippy::format_collect, reason = "a test may allocate")]
 
 use super::*;
 use expect_test::{Expect, expect};
@@ -44,7 +46,8 @@ fn check(text: &str, expected: &Expect) {
 }
 
 fn warnings(text: &str) -> String {
-    good(text).warnings.iter().map(|warning| format!("{}\n", warning.message)).collect()
+    let messages: Vec<_> = good(text).warnings.into_iter().map(|warning| warning.message + "\n").collect();
+    messages.concat()
 }
 
 /// `GOOD` with one of its lines replaced.
