@@ -6,7 +6,7 @@ use super::{
     round::{Finished, Round},
     socket, tls,
 };
-use crate::config::{CheckConfig, CheckKind};
+use crate::config::{CheckConfig, CheckKind, Config, Ids, OriginConfig, ServiceConfig};
 use health_core::{
     Span,
     model::{CheckResult, OriginId},
@@ -56,6 +56,24 @@ pub struct Target {
     pub service: String,
     /// Checks, each with its place in the service's list.
     pub checks: Vec<(u16, CheckConfig)>,
+}
+
+impl Target {
+    /// All origins of a configuration. Those of weight 0 and the standbys are checked like any other.
+    #[must_use]
+    pub fn all(config: &Config, ids: &dyn Ids) -> Vec<Self> {
+        let targets_of = |service: &ServiceConfig| {
+            let checks: Vec<_> = (0..).zip(service.checks.iter().cloned()).collect();
+            let target = |origin: &OriginConfig| Self {
+                origin: ids.origin(origin.address),
+                address: origin.address,
+                service: service.name.clone(),
+                checks: checks.clone(),
+            };
+            service.origins.iter().map(target).collect::<Vec<_>>()
+        };
+        config.services.iter().flat_map(targets_of).collect()
+    }
 }
 
 /// Runs checks until it is dropped.
@@ -318,5 +336,45 @@ impl Chance {
         let hundredth = Span(span.0 / 100);
         let width = self.below(hundredth.times(most - least));
         Span(hundredth.times(least).0.saturating_add(width.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_lets_a_burst_pass_and_then_spreads() {
+        let budget = Budget::new(100);
+        let now = Instant::now();
+        let waits: Vec<u128> = (0..14).map(|_| budget.reserve(now).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 20, 30, 40]);
+        // A second later it has recovered, and holds no more than its burst.
+        let later = now + Duration::from_mins(1);
+        let waits: Vec<u128> = (0..12).map(|_| budget.reserve(later).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 20]);
+        assert_eq!(Budget::new(0).reserve(now), Duration::ZERO);
+    }
+
+    #[test]
+    fn first_rounds_are_spread_and_alike_in_every_run() {
+        let address = SocketAddr::from(([10, 0, 0, 1], 80));
+        let mut tenths = [0_u32; 10];
+        for origin in 0..10_000 {
+            let first = Chance::of(OriginId(origin), address, "tcp").below(SPREAD_MAX);
+            assert_eq!(first, Chance::of(OriginId(origin), address, "tcp").below(SPREAD_MAX));
+            tenths[usize::try_from(first.as_millis() / 100).expect("a small number")] += 1;
+        }
+        assert!(tenths.iter().all(|count| (800..1200).contains(count)), "{tenths:?}");
+    }
+
+    #[test]
+    fn jitter_stays_within_a_tenth() {
+        let mut chance = Chance(1);
+        for _ in 0..10_000 {
+            let step = chance.between(Span::from_secs(5), 90, 110);
+            assert!((Span::from_millis(4500)..=Span::from_millis(5500)).contains(&step), "{step}");
+        }
+        assert_eq!(Chance(1).below(Span::ZERO), Span::ZERO);
     }
 }
