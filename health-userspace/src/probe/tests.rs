@@ -692,6 +692,44 @@ async fn hung_targets_never_delay_others() {
     }
 }
 
+/// P27: a machine that was stopped for a while asks each target once, soon, and holds nothing against it.
+#[tokio::test]
+async fn missed_rounds_collapse_into_one_after_a_stop() {
+    let address = greeting("").await;
+    let (mut scheduler, mut results) = scheduler();
+    let check = tcp("interval = \"1s\"");
+    let targets: Vec<_> = (0..20).map(|n| target(n, address, std::slice::from_ref(&check))).collect();
+    scheduler.apply(&targets).expect("targets");
+    let mut first = std::collections::HashSet::new();
+    while first.len() < 20 {
+        first.insert(next(&mut results).await.origin);
+    }
+    std::thread::sleep(Duration::from_millis(3500));
+    let resumed = now();
+    let mut after: HashMap<u16, Vec<CheckResult>> = HashMap::new();
+    while after.len() < 20 || after.values().any(|results| results.len() < 2) {
+        let result = next(&mut results).await;
+        if result.ended >= resumed {
+            after.entry(result.origin.0).or_default().push(result);
+        }
+    }
+    for (origin, results) in after {
+        assert_eq!(results[0].outcome, Outcome::Local(LocalReason::Late), "origin {origin}");
+        assert_eq!(results[1].outcome, Outcome::Pass, "origin {origin}");
+        assert!(results[1].began.since(resumed) < Span::from_millis(1500), "origin {origin}: {results:?}");
+    }
+}
+
+/// IPv6 is another kind of socket.
+#[tokio::test]
+async fn ipv6_origins_are_checked_alike() {
+    let listener = TcpListener::bind("[::1]:0").await.expect("IPv6 on the loopback");
+    let address = listener.local_addr().expect("an address");
+    assert_eq!(run(&tcp(""), address, None).await.0, Outcome::Pass);
+    drop(listener);
+    assert_eq!(run(&tcp(""), address, None).await.0, fail(Reason::Refused));
+}
+
 #[tokio::test]
 async fn a_silent_target_is_asked_again_after_its_deadline_and_never_twice_at_once() {
     let (listener, address) = listen().await;
