@@ -1,0 +1,221 @@
+//! A checked configuration, written out again with every default.
+
+use super::{
+    model::{
+        CapacityScope, CgroupSetting, CheckConfig, CheckKind, Config, Detail, NodeConfig, OriginConfig, ServiceConfig,
+    },
+    node::{HISTOGRAMS, MODES, ORIGIN_DETAILS},
+    read::time_text,
+};
+use health_core::{
+    Span,
+    policy::{Learned, Policy},
+};
+use std::fmt::{Display, Write};
+
+/// Lines of TOML.
+#[derive(Default)]
+struct Out(String);
+
+impl Out {
+    fn header(&mut self, header: &str) {
+        if !self.0.is_empty() {
+            self.0.push('\n');
+        }
+        self.line(format_args!("{header}"));
+    }
+
+    fn key(&mut self, key: &str, value: impl Display) {
+        self.line(format_args!("{key} = {value}"));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // Writing to a string cannot fail.
+        self.0.write_fmt(line).unwrap_or_default();
+        self.0.push('\n');
+    }
+}
+
+impl Config {
+    /// The whole configuration as TOML, every default filled in. Reads back as the same configuration.
+    #[must_use]
+    pub fn resolved(&self) -> String {
+        let mut out = Out::default();
+        node(&mut out, &self.node);
+        out.header("[control]");
+        out.key("listen", text(&self.control.listen.to_string()));
+        out.key("socket", text(&self.control.socket.to_string_lossy()));
+        for service in &self.services {
+            self::service(&mut out, service);
+        }
+        out.0
+    }
+}
+
+fn node(out: &mut Out, node: &NodeConfig) {
+    out.header("[node]");
+    out.key("name", text(&node.name));
+    out.key("interfaces", texts(node.interfaces.iter().map(super::InterfacePattern::as_str)));
+    let cgroup = match &node.cgroup {
+        CgroupSetting::Auto => "auto".into(),
+        CgroupSetting::Path(path) => path.to_string_lossy(),
+        CgroupSetting::Off => "".into(),
+    };
+    out.key("cgroup", text(&cgroup));
+    out.key("netns", texts(node.netns.iter().map(|path| path.to_string_lossy())));
+    out.key("mode", text(word(MODES, node.mode)));
+    out.key("state_dir", text(&node.state_dir.to_string_lossy()));
+    out.key("pin_dir", text(&node.pin_dir.to_string_lossy()));
+    if !node.redirect_allow.is_empty() {
+        out.key("redirect_allow", texts(node.redirect_allow.iter().map(ToString::to_string)));
+    }
+    let (mark, uids) = (node.bypass.mark, list(&node.bypass.uids));
+    out.key("bypass", format_args!("{{ mark = {mark:#x}, uids = {uids}, cgroups = {} }}", texts(&node.bypass.cgroups)));
+    out.header("[node.limits]");
+    let limits = node.limits;
+    out.key("origins", limits.origins);
+    out.key("frontends", limits.frontends);
+    out.key("half_open", limits.half_open);
+    out.key("flows", limits.flows);
+    out.key("moved", limits.moved);
+    out.key("checks_per_s", limits.checks_per_s);
+    out.header("[node.metrics]");
+    out.key("origin_detail", text(word::<Detail>(ORIGIN_DETAILS, node.metrics.origin_detail)));
+    out.key("histograms", text(word::<Detail>(HISTOGRAMS, node.metrics.histograms)));
+}
+
+fn service(out: &mut Out, service: &ServiceConfig) {
+    out.header("[[service]]");
+    out.key("name", text(&service.name));
+    out.key("mode", text(word(MODES, service.mode)));
+    out.key("guard", service.guard);
+    for origin in &service.origins {
+        self::origin(out, origin);
+    }
+    for check in &service.checks {
+        self::check(out, check);
+    }
+    policy(out, &service.policy);
+}
+
+fn origin(out: &mut Out, origin: &OriginConfig) {
+    out.header("[[service.origin]]");
+    out.key("name", text(&origin.name));
+    out.key("address", text(&origin.address.to_string()));
+    out.key("priority", origin.tier);
+    out.key("weight", origin.weight);
+    out.key("guard", origin.guard);
+    if let Some(cps) = origin.capacity_cps {
+        out.key("capacity_cps", cps);
+    }
+    if let Some(conns) = origin.capacity_conns {
+        out.key("capacity_conns", conns);
+    }
+    let scope = match origin.capacity_scope {
+        CapacityScope::Node => "node",
+        CapacityScope::Cluster => "cluster",
+    };
+    out.key("capacity_scope", text(scope));
+}
+
+fn check(out: &mut Out, check: &CheckConfig) {
+    out.header("[[service.check]]");
+    out.key("name", text(&check.name));
+    out.key("type", text(check.kind.name()));
+    out.key("interval", time(check.interval));
+    out.key("timeout", time(check.timeout));
+    if let Some(slow) = check.slow {
+        out.key("slow", time(slow));
+    }
+    let CheckKind::Http(http) = &check.kind else { return };
+    out.key("url", text(http.url.as_str()));
+    out.key("method", text(http.method.as_str()));
+    let headers = http
+        .headers
+        .iter()
+        .map(|(name, value)| format!("{} = {}", text(name.as_str()), text(value.to_str().unwrap_or_default())));
+    let headers: Vec<_> = headers.collect();
+    out.key("headers", if headers.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", headers.join(", ")) });
+    out.header("[service.check.expect]");
+    out.key("status", texts(http.status.words()));
+    if let Some(rule) = &http.body {
+        out.key("body", texts([rule.to_string()]));
+    }
+    out.key("body_max", text(&format!("{}B", http.body_max)));
+}
+
+fn policy(out: &mut Out, policy: &Policy) {
+    // Taken apart, so that a new threshold can't be forgotten here.
+    let Policy {
+        fall,
+        rise,
+        passive,
+        window,
+        samples_min,
+        success_below_percent: success,
+        state_weight_percent: weight,
+        hold_down,
+        response_timeout,
+        syn_timeout,
+        trip,
+    } = policy;
+    out.header("[service.policy]");
+    out.key("fall", fall);
+    out.key("rise", rise);
+    out.key("passive", passive);
+    out.key("window", time(*window));
+    let (passive, active) = (samples_min.passive, samples_min.active);
+    out.key("samples_min", format_args!("{{ passive = {passive}, active = {active} }}"));
+    let (degraded, high_risk, fault) = (success.degraded, success.high_risk, success.fault);
+    let text = format!("{{ degraded = {degraded}, high_risk = {high_risk}, fault = {fault} }}");
+    out.key("success_below_percent", text);
+    let (unknown, healthy) = (weight.unknown, weight.healthy);
+    let (degraded, high_risk, fault) = (weight.degraded, weight.high_risk, weight.fault);
+    let text = format!(
+        "{{ unknown = {unknown}, healthy = {healthy}, degraded = {degraded}, high_risk = {high_risk}, fault = {fault} }}"
+    );
+    out.key("state_weight_percent", text);
+    out.key("hold_down", format_args!("{{ base = {}, max = {} }}", time(hold_down.base), time(hold_down.max)));
+    match response_timeout {
+        Some(learned) => out.key("response_timeout", self::learned(*learned)),
+        None => out.key("response_timeout", "{ off = true }"),
+    }
+    out.key("syn_timeout", learned(*syn_timeout));
+    out.header("[service.policy.trip]");
+    out.key("kernel", trip.kernel);
+    out.key("after", trip.after);
+    out.key("within", time(trip.within));
+    out.key("spread_min", trip.spread_min);
+    out.key("silence_min", time(trip.silence_min));
+    out.key("half_open_after", time(trip.half_open_after));
+    out.key("half_open_max", time(trip.half_open_max));
+    out.key("max_percent", trip.max_percent);
+}
+
+fn learned(learned: Learned) -> String {
+    let Learned { learn, min, initial, max } = learned;
+    format!("{{ learn = {learn}, min = {}, initial = {}, max = {} }}", time(min), time(initial), time(max))
+}
+
+fn word<T: PartialEq + Copy>(words: &[(&'static str, T)], meaning: T) -> &'static str {
+    words.iter().find(|(_, other)| *other == meaning).map_or("", |(word, _)| word)
+}
+
+fn time(span: Span) -> String {
+    text(&time_text(span))
+}
+
+/// A TOML string.
+fn text(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+fn texts<T: AsRef<str>>(list: impl IntoIterator<Item = T>) -> String {
+    let list: Vec<_> = list.into_iter().map(|item| text(item.as_ref())).collect();
+    format!("[{}]", list.join(", "))
+}
+
+fn list(numbers: &[u32]) -> String {
+    let numbers: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+    format!("[{}]", numbers.join(", "))
+}

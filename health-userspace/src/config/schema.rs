@@ -1,0 +1,294 @@
+//! Every key of the contract (`config.example.toml` of the design), as data.
+//!
+//! A key is `on` (read by this version), `later` (of the contract, refused until its part is built: a key that is
+//! accepted and ignored is a promise broken at night), or not here at all (a mistake).
+
+/// One key of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key {
+    pub(super) name: &'static str,
+    /// Whether this version reads it.
+    pub(super) supported: bool,
+    pub(super) shape: Shape,
+}
+
+/// What stands behind a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Shape {
+    /// A value that its reader judges.
+    Value,
+    /// A table, or an array of tables, with these keys.
+    Table(&'static [Key]),
+    /// A table whose keys are the operator's own words.
+    Free,
+}
+
+const fn on(name: &'static str) -> Key {
+    Key { name, supported: true, shape: Shape::Value }
+}
+
+const fn table(name: &'static str, keys: &'static [Key]) -> Key {
+    Key { name, supported: true, shape: Shape::Table(keys) }
+}
+
+const fn free(name: &'static str) -> Key {
+    Key { name, supported: true, shape: Shape::Free }
+}
+
+const fn later(name: &'static str) -> Key {
+    Key { name, supported: false, shape: Shape::Value }
+}
+
+const fn later_table(name: &'static str, keys: &'static [Key]) -> Key {
+    Key { name, supported: false, shape: Shape::Table(keys) }
+}
+
+const fn later_free(name: &'static str) -> Key {
+    Key { name, supported: false, shape: Shape::Free }
+}
+
+/// Keys at the top of a file.
+pub(super) const ROOT: &[Key] = &[
+    later("include"),
+    table("node", NODE),
+    table("control", CONTROL),
+    later_table("cluster", CLUSTER),
+    later_free("signing"),
+    later_table("hook", HOOK),
+    table("defaults", DEFAULTS),
+    table("service", SERVICE),
+];
+
+const NODE: &[Key] = &[
+    on("name"),
+    on("interfaces"),
+    later("client_interfaces"),
+    later("xdp"),
+    on("cgroup"),
+    on("netns"),
+    on("mode"),
+    on("state_dir"),
+    on("pin_dir"),
+    on("redirect_allow"),
+    table("bypass", &[on("mark"), on("uids"), on("cgroups")]),
+    table("limits", &[on("origins"), on("frontends"), on("half_open"), on("flows"), on("moved"), on("checks_per_s")]),
+    later_table("governor", &[later("causes_at_once"), later("moves_per_min"), later("per_standby_at_once")]),
+    table("metrics", &[on("origin_detail"), on("histograms")]),
+];
+
+const CONTROL: &[Key] = &[
+    on("listen"),
+    on("socket"),
+    later_table("tls", &[later("cert"), later("key"), later("client_ca")]),
+    later_table("token_files", &[later("read"), later("operate"), later("approve")]),
+    later_table("roles", &[later("read"), later("operate"), later("approve")]),
+];
+
+const CLUSTER: &[Key] = &[
+    later("etcd"),
+    later_table("votes", &[later("quorum"), later("nodes_min"), later("ttl"), later("on_lost")]),
+    later("probers"),
+];
+
+const HOOK: &[Key] = &[later("on"), later("exec"), later("url"), later("timeout")];
+
+const DEFAULTS: &[Key] = &[table("policy", POLICY)];
+
+const POLICY: &[Key] = &[
+    later("preset"),
+    on("fall"),
+    on("rise"),
+    on("passive"),
+    later("rescue"),
+    on("window"),
+    table("samples_min", &[on("passive"), on("active")]),
+    later("fault_rule"),
+    table("success_below_percent", &[on("degraded"), on("high_risk"), on("fault")]),
+    table("state_weight_percent", &[on("unknown"), on("healthy"), on("degraded"), on("high_risk"), on("fault")]),
+    table("hold_down", &[on("base"), on("max")]),
+    later("return_path"),
+    table("response_timeout", &[on("learn"), on("min"), on("initial"), on("max"), on("off")]),
+    table("syn_timeout", &[on("learn"), on("min"), on("initial"), on("max"), later("sockets"), later("sockets_min")]),
+    later_table(
+        "latency",
+        &[
+            later("learn"),
+            later("history"),
+            later("factor_percent"),
+            later("add"),
+            later("buckets"),
+            later("samples_min"),
+            later_table("high_risk", &[later("factor_percent"), later("add")]),
+        ],
+    ),
+    table(
+        "trip",
+        &[
+            on("kernel"),
+            on("after"),
+            on("within"),
+            on("spread_min"),
+            on("silence_min"),
+            later("on_5xx"),
+            on("half_open_after"),
+            on("half_open_max"),
+            on("max_percent"),
+        ],
+    ),
+    later("min_usable_percent"),
+    later("panic_percent"),
+    later("overflow"),
+    later("move"),
+    later("on_fault"),
+    later("stalled_for"),
+    later("reset_after"),
+    later("resets_per_s"),
+    later_table("mitigation", &[later("file"), later("expires"), later("evidence_percent"), later("reset_spread_min")]),
+    later_table(
+        "failback",
+        &[
+            later("observe_for"),
+            later("stages"),
+            later("stage_for"),
+            later("approval"),
+            later("approve"),
+            later("approval_expires"),
+            later("window"),
+            later_table(
+                "canary",
+                &[later("fail_over_standby_percent"), later("ttfb_factor_percent"), later("flows_min")],
+            ),
+        ],
+    ),
+];
+
+const SERVICE: &[Key] = &[
+    on("name"),
+    later("tenant"),
+    on("mode"),
+    later("vips"),
+    on("guard"),
+    later("balance"),
+    later("affinity"),
+    later_table("dns", &[later("name"), later("server"), later("key_file"), later("ttl")]),
+    later_table("discover", &[later("kubernetes"), later("priority")]),
+    table("origin", ORIGIN),
+    table("check", CHECK),
+    table("policy", POLICY),
+];
+
+const ORIGIN: &[Key] = &[
+    on("name"),
+    on("address"),
+    later("family"),
+    on("priority"),
+    on("weight"),
+    on("guard"),
+    on("capacity_cps"),
+    on("capacity_conns"),
+    on("capacity_scope"),
+    later_table("pkcs11", &[later("module"), later("serial"), later("label"), later_free("env")]),
+];
+
+const CHECK: &[Key] = &[
+    on("name"),
+    on("type"),
+    on("interval"),
+    on("timeout"),
+    on("slow"),
+    on("url"),
+    on("method"),
+    free("headers"),
+    table("expect", EXPECT),
+    later("needs"),
+    later("critical"),
+    later("verify"),
+    later("http"),
+    later("interval_fast"),
+    later("interval_recover"),
+    later("interval_max"),
+    later("sign"),
+    later_table("source", &[later("address"), later("interface")]),
+    later_table(
+        "tls",
+        &[later("ca"), later("verify"), later("cert"), later("key"), later("server_name"), later("expiry_warn")],
+    ),
+    // Keys of other kinds.
+    later("send"),
+    later("alpn"),
+    later("helo"),
+    later("starttls"),
+    later("query"),
+    later("record"),
+    later("transport"),
+    later("answer"),
+    later("service"),
+    later("size"),
+    later("exec"),
+    later("user"),
+    later("dynamic_weight"),
+    later_table(
+        "request",
+        &[
+            later("method"),
+            later("url"),
+            later_free("headers"),
+            later("body"),
+            later("body_file"),
+            later_table("expect", EXPECT),
+        ],
+    ),
+    later("firmware"),
+    later("hardware"),
+    later("flags_forbid"),
+    later_table("clock", &[later("interval"), later("drift_max"), later("require")]),
+    later("sessions_max"),
+    later("orphan_ttl"),
+    later("removed_fall"),
+    later("operation"),
+    later("key"),
+    later("mechanism"),
+    later("public_key"),
+    later("pin_file"),
+    later_table(
+        "deadlines",
+        &[later("load"), later("select"), later("login"), later("info"), later("business"), later("close")],
+    ),
+    later("confirm"),
+    later("on_auth_failure"),
+];
+
+const EXPECT: &[Key] = &[
+    on("status"),
+    on("body"),
+    on("body_max"),
+    later("status_slow"),
+    later("redirect"),
+    later_free("headers"),
+    later_free("json"),
+    later("digest"),
+    later("trim"),
+    later("json_cast"),
+    later_table("blocked", &[later("status"), later_free("headers")]),
+];
+
+/// Kinds of check that the contract names and this version does not have.
+pub(super) const CHECK_KINDS_LATER: &[&str] = &["tls", "smtp", "dns", "grpc", "icmp", "script", "pkcs11"];
+
+/// Tables that hold a key of this name, written as in a file; for a key that stands in the wrong place.
+pub(super) fn homes_of(name: &str) -> Vec<String> {
+    fn walk(keys: &[Key], path: &str, name: &str, homes: &mut Vec<String>) {
+        for key in keys {
+            if key.name == name && key.supported {
+                homes.push(path.to_owned());
+            }
+            if let Shape::Table(inner) = key.shape {
+                let path = if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
+                walk(inner, &path, name, homes);
+            }
+        }
+    }
+    let mut homes = Vec::new();
+    walk(ROOT, "", name, &mut homes);
+    homes
+}

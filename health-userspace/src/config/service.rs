@@ -1,0 +1,202 @@
+//! `[[service]]` and `[[service.origin]]`.
+
+use super::{
+    check,
+    model::{CapacityScope, NodeConfig, OriginConfig, ServiceConfig},
+    node::{MODES, NAME_CHARS_MAX},
+    policy,
+    read::{At, Section},
+};
+use health_core::{model::Mode, policy::Policy};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::Range,
+};
+
+/// Most origins of one service: what a frontend's choice and the kernel's trip words are made for.
+const ORIGINS_MAX: usize = 64;
+
+/// A service and the places that later rules point at.
+pub(super) struct ReadService {
+    pub(super) config: ServiceConfig,
+    /// Of its name, or its header.
+    pub(super) at: Range<usize>,
+    /// Of each origin's address, in order.
+    pub(super) origins_at: Vec<Range<usize>>,
+    /// Of each check, in order.
+    pub(super) checks_at: Vec<Range<usize>>,
+    /// Whether the only check is the one that Sluice adds.
+    pub(super) check_added: bool,
+}
+
+/// Reads all services.
+pub(super) fn services(root: &Section<'_>, node: &NodeConfig) -> Vec<ReadService> {
+    let defaults = policy::policy(&root.table("defaults").table("policy"), &Policy::default());
+    let sections = root.tables("service");
+    if root.get("service").is_none() || (sections.is_empty() && !root.sink().has_errors()) {
+        let fix = "add a [[service]] with a name and one [[service.origin]] for each address";
+        root.error("service", "there is no service", fix);
+    }
+    let mut names = Names::new("service");
+    sections.iter().map(|section| service(section, node, &defaults, &mut names)).collect()
+}
+
+fn service(section: &Section<'_>, node: &NodeConfig, defaults: &Policy, names: &mut Names) -> ReadService {
+    let name = name(section, "service", None, names);
+    let mode = section.choice("mode", MODES);
+    if node.mode == Mode::Observe && mode == Some(Mode::Enforce) {
+        section.sink().warning(
+            section.at_key("mode"),
+            format!("service `{name}` only observes, because the node does"),
+            "remove mode here, or let [node] have mode = \"enforce\"",
+        );
+    }
+    let sections = section.tables("origin");
+    if section.get("origin").is_none_or(|value| value.get_ref().as_array().is_some_and(|list| list.iter().len() == 0)) {
+        section.sink().error(
+            section.at(),
+            format!("service `{name}` has no origin"),
+            "add [[service.origin]] with name = \"…\" and address = \"IP:PORT\"",
+        );
+    }
+    if let Some(beyond) = sections.get(ORIGINS_MAX) {
+        let message = format!("service `{name}` has {} origins; {ORIGINS_MAX} is the most", sections.len());
+        section.sink().error(beyond.at(), message, "split the service");
+    }
+    let mut origin_names = Names::new("origin");
+    let origins = sections.iter().map(|section| origin(section, &mut origin_names)).collect();
+    let origins_at = sections.iter().map(|section| section.at_key("address")).collect();
+    let checks = check::checks(section);
+    let config = ServiceConfig {
+        mode: node.mode.max(mode.unwrap_or(node.mode)),
+        guard: section.flag("guard").unwrap_or(true),
+        policy: policy::policy(&section.table("policy"), defaults),
+        origins,
+        checks: checks.list,
+        name,
+    };
+    let at = section.at_key("name");
+    ReadService { config, at, origins_at, checks_at: checks.at, check_added: checks.added }
+}
+
+fn origin(section: &Section<'_>, names: &mut Names) -> OriginConfig {
+    let name = name(section, "origin", None, names);
+    let scopes = [("node", CapacityScope::Node), ("cluster", CapacityScope::Cluster)];
+    OriginConfig {
+        address: address(section, &name),
+        tier: section.number("priority", 0, u8::MAX).unwrap_or(0),
+        weight: section.number("weight", 0, u16::MAX).unwrap_or(100),
+        capacity_cps: section.number("capacity_cps", 1, u32::MAX),
+        capacity_conns: section.number("capacity_conns", 1, u32::MAX),
+        capacity_scope: section.choice("capacity_scope", &scopes).unwrap_or(CapacityScope::Node),
+        guard: section.flag("guard").unwrap_or(true),
+        name,
+    }
+}
+
+/// Stands in for an address that was refused. Never leaves this module, for the refusal is an error.
+pub(super) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+fn address(section: &Section<'_>, origin: &str) -> SocketAddr {
+    let Some(text) = section.text("address", "10.0.1.10:443") else {
+        if section.get("address").is_none() {
+            let fix = "add, for example, address = \"10.0.1.10:443\"";
+            section.sink().error(section.at(), format!("origin `{origin}` has no address"), fix);
+        }
+        return NOWHERE;
+    };
+    match read_address(text.value) {
+        Ok(address) => address,
+        Err((message, fix)) => {
+            section.sink().error(text.at, format!("origin `{origin}`: {message}"), fix);
+            NOWHERE
+        }
+    }
+}
+
+/// An origin's address, or what is wrong with it and the cure.
+fn read_address(text: &str) -> Result<SocketAddr, (String, String)> {
+    let shown = text.escape_debug();
+    let address = match text.parse::<SocketAddr>() {
+        Ok(address) => address,
+        Err(_no_socket_address) => return Err(explain_address(text)),
+    };
+    let canonical = SocketAddr::new(address.ip().to_canonical(), address.port());
+    if address.port() == 0 {
+        return Err((format!("\"{shown}\" has port 0"), "write a port from 1 to 65535".to_owned()));
+    }
+    if matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0) {
+        let message = format!("\"{shown}\" has a zone, which is not supported yet");
+        return Err((message, "use an address that is valid on every link".to_owned()));
+    }
+    if canonical.ip() != address.ip() {
+        return Err((format!("\"{shown}\" is an IPv4 address in IPv6 clothes"), format!("write \"{canonical}\"")));
+    }
+    let ip = address.ip();
+    if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        let message = format!("\"{shown}\" is no address that a server can have");
+        return Err((message, "write the address that the origin listens on".to_owned()));
+    }
+    Ok(address)
+}
+
+fn explain_address(text: &str) -> (String, String) {
+    let shown = text.escape_debug();
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return (format!("\"{shown}\" has no port"), format!("write, for example, \"{}\"", SocketAddr::new(ip, 443)));
+    }
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    if host.parse::<std::net::Ipv6Addr>().is_ok() && !port.is_empty() {
+        return (format!("\"{shown}\" is ambiguous"), format!("put brackets around the address: \"[{host}]:{port}\""));
+    }
+    let host_is_ip = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    if host_is_ip {
+        return (format!("\"{shown}\" has a bad port"), "write a port from 1 to 65535".to_owned());
+    }
+    let name = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    if host.contains(|c: char| c.is_ascii_alphabetic()) && host.chars().all(name) {
+        let message = format!("\"{shown}\" is a name; origins by name are not supported yet");
+        return (message, "write its IP address and port".to_owned());
+    }
+    (format!("\"{shown}\" is no address"), "write an IP address and a port, for example \"10.0.1.10:443\"".to_owned())
+}
+
+/// The names that were given so far, to find doubles.
+pub(super) struct Names {
+    what: &'static str,
+    given: BTreeSet<String>,
+}
+
+impl Names {
+    pub(super) const fn new(what: &'static str) -> Self {
+        Self { what, given: BTreeSet::new() }
+    }
+}
+
+/// Reads `name`, which must be of the house's alphabet and given once. An absent one is `default`, or an error.
+pub(super) fn name(section: &Section<'_>, what: &str, default: Option<&str>, names: &mut Names) -> String {
+    let text = section.text("name", "shop").or_else(|| {
+        let default = default.filter(|_| section.get("name").is_none())?;
+        Some(At { value: default, at: section.at() })
+    });
+    let Some(text) = text else {
+        if section.get("name").is_none() {
+            section.sink().error(section.at(), format!("this {what} has no name"), "add name = \"…\"");
+        }
+        return "?".to_owned();
+    };
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c);
+    if text.value.is_empty() || text.value.len() > NAME_CHARS_MAX || !text.value.chars().all(good) {
+        let shown: String = text.value.chars().take(NAME_CHARS_MAX + 1).collect();
+        let message = format!("\"{}\" cannot be the name of a {what}", shown.escape_debug());
+        let fix = format!("use a to z, 0 to 9, `.`, `_` and `-`, at most {NAME_CHARS_MAX} of them");
+        section.sink().error(text.at, message, fix);
+        return shown;
+    }
+    if !names.given.insert(text.value.to_owned()) {
+        let message = format!("there are two {}s named `{}`", names.what, text.value);
+        section.sink().error(text.at, message, "give one of them another name");
+    }
+    text.value.to_owned()
+}
