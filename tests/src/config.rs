@@ -29,6 +29,8 @@ pub struct LabConfig {
     pub interfaces: Vec<String>,
     /// `node.cgroup`: `auto`, or empty for no socket steering.
     pub cgroup: String,
+    /// Writes b before a, which must change nothing but the text.
+    pub b_first: bool,
     services: Vec<Service>,
 }
 
@@ -44,6 +46,7 @@ impl LabConfig {
         Self {
             interfaces: lab.interfaces().iter().map(|&name| name.to_owned()).collect(),
             cgroup: "auto".to_owned(),
+            b_first: false,
             services: Family::ALL.map(service).to_vec(),
         }
     }
@@ -64,6 +67,13 @@ impl LabConfig {
         self
     }
 
+    /// Only the service of `family`.
+    #[must_use]
+    pub fn only(mut self, family: Family) -> Self {
+        self.services.retain(|service| service.name == family.service());
+        self
+    }
+
     /// What differs from Sluice's defaults in policy, for people. Exactly what [`Self::text`] writes.
     #[must_use]
     pub fn differences() -> String {
@@ -76,7 +86,7 @@ impl LabConfig {
     /// The file, with state, pins and socket below the given places.
     #[must_use]
     pub fn text(&self, state_dir: &Path, pin_dir: &Path, socket: &Path) -> String {
-        let Self { interfaces, cgroup, services } = self;
+        let Self { interfaces, cgroup, b_first, services } = self;
         let mut text = format!(
             "[node]\nname = \"lab\"\ninterfaces = {interfaces:?}\ncgroup = {cgroup:?}\nstate_dir = \"{}\"\n\
              pin_dir = \"{}\"\n\n[control]\nlisten = \"127.0.0.1:{}\"\nsocket = \"{}\"\n\n\
@@ -87,15 +97,23 @@ impl LabConfig {
             socket.display()
         );
         for Service { name, a, b } in services {
+            let mut origins = [
+                format!("[[service.origin]]\nname = \"a\"\naddress = \"{a}\"\n"),
+                format!(
+                    "[[service.origin]]\nname = \"b\"\naddress = \"{b}\"\npriority = 1\ncapacity_cps = {CAPACITY_CPS}\n"
+                ),
+            ];
+            if *b_first {
+                origins.reverse();
+            }
             // Writing to a string cannot fail.
             write!(
                 text,
-                "\n[[service]]\nname = \"{name}\"\n\
-                 [[service.origin]]\nname = \"a\"\naddress = \"{a}\"\n\
-                 [[service.origin]]\nname = \"b\"\naddress = \"{b}\"\npriority = 1\ncapacity_cps = {CAPACITY_CPS}\n\
+                "\n[[service]]\nname = \"{name}\"\n{}\
                  [[service.check]]\nname = \"port\"\ntype = \"tcp\"\ninterval = \"{CHECK_INTERVAL}\"\n\
                  [[service.check]]\nname = \"web\"\ntype = \"http\"\nurl = \"http://lab.test/healthz\"\n\
-                 interval = \"{CHECK_INTERVAL}\"\n"
+                 interval = \"{CHECK_INTERVAL}\"\n",
+                origins.concat()
             )
             .ok();
         }

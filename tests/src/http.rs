@@ -45,9 +45,9 @@ fn parse(text: &str) -> Option<HttpAnswer> {
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
     let header = |name: &str| {
-        head.lines().filter_map(|line| line.split_once(':')).find_map(|(key, value)| {
-            key.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
-        })
+        head.lines()
+            .filter_map(|line| line.split_once(':'))
+            .find_map(|(key, value)| key.eq_ignore_ascii_case(name).then(|| value.trim().to_owned()))
     };
     let chunked = header("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"));
     let body = if chunked { unchunk(body)? } else { body.to_owned() };

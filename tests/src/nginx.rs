@@ -121,6 +121,12 @@ impl Nginx {
         lines[lines.len().saturating_sub(5)..].join("\n")
     }
 
+    /// How many requests a proxy has logged.
+    #[must_use]
+    pub fn served(&self) -> usize {
+        fs::read_to_string(self.dir.join("access.log")).map_or(0, |log| log.lines().count())
+    }
+
     /// Kills master and workers, and returns once none holds the listening socket: from here the kernel answers RST.
     ///
     /// # Errors

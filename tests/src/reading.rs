@@ -191,7 +191,8 @@ mod tests {
 
     #[test]
     fn series_are_summed_by_label() {
-        let text = "# TYPE x counter\nsluice_x_total{hook=\"connect\"} 2\nsluice_x_total{hook=\"tc_egress\"} 3\nsluice_y 1\n";
+        let text =
+            "# TYPE x counter\nsluice_x_total{hook=\"connect\"} 2\nsluice_x_total{hook=\"tc_egress\"} 3\nsluice_y 1\n";
         let metrics = MetricsText::new(text.to_owned());
         assert_eq!(metrics.value("sluice_x_total", &[]), Some(5.0));
         assert_eq!(metrics.value("sluice_x_total", &[("hook", "tc_egress")]), Some(3.0));

@@ -28,7 +28,8 @@ pub fn sweep() {
         let Ok(entries) = fs::read_dir(place) else { continue };
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let owner = name.to_str().and_then(|name| name.strip_prefix(prefix)).and_then(|rest| rest.split('-').next());
+            let owner =
+                name.to_str().and_then(|name| name.strip_prefix(prefix)).and_then(|rest| rest.split('-').next());
             let Some(owner) = owner.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
             if !Path::new(&format!("/proc/{owner}")).exists() {
                 // Another run may be sweeping the same left-over.

@@ -61,12 +61,7 @@ impl Run {
         }
         require_root()?;
         stop::catch_signals();
-        let choice = Choice {
-            quick: self.quick,
-            routes: &self.path,
-            families: &self.family,
-            episodes: &self.episode,
-        };
+        let choice = Choice { quick: self.quick, routes: &self.path, families: &self.family, episodes: &self.episode };
         let groups = choice.groups();
         let mut stage = Stage::new(View::new(), &groups, self.baseline);
         stage.say(&LabConfig::differences());

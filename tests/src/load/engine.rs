@@ -210,7 +210,8 @@ impl Conn {
     fn complete(&mut self, head: &Head) {
         self.record.total_ns = now_ns() - self.record.start_ns;
         self.record.origin = head.origin;
-        self.record.outcome = if (200..300).contains(&head.status) { Outcome::Ok } else { Outcome::Status(head.status) };
+        self.record.outcome =
+            if (200..300).contains(&head.status) { Outcome::Ok } else { Outcome::Status(head.status) };
         self.phase = Phase::Draining;
     }
 

@@ -172,9 +172,11 @@ impl Evidence<'_> {
                 continue;
             }
             seen.push(port);
-            let found = self.records.iter().enumerate().position(|(index, record)| {
-                !is_trial[index] && self.is_of_trial(record, event)
-            });
+            let found = self
+                .records
+                .iter()
+                .enumerate()
+                .position(|(index, record)| !is_trial[index] && self.is_of_trial(record, event));
             if let Some(index) = found {
                 is_trial[index] = true;
             }
@@ -194,7 +196,9 @@ impl Evidence<'_> {
 
     fn acted(&self) -> Vec<Actor> {
         let mut acted = Vec::new();
-        for event in self.during() {
+        // The other family's service sees the same fault; what acted there is not what acted here.
+        let service = |object: &'_ str| object.split('/').next().map(str::to_owned);
+        for event in self.during().filter(|event| service(&event.object) == service(self.object)) {
             let actor = match (event.what.as_str(), event.by.as_str()) {
                 ("rescue", _) => Actor::Rescue,
                 ("trip", _) => Actor::Trip,

@@ -113,7 +113,8 @@ impl Choice<'_> {
             ([], false) => Family::ALL.to_vec(),
             (asked, _) => asked.iter().map(|name| name.family()).collect(),
         };
-        let wanted = |fault: &Fault| self.episodes.is_empty() || self.episodes.iter().any(|name| name.fault() == *fault);
+        let wanted =
+            |fault: &Fault| self.episodes.is_empty() || self.episodes.iter().any(|name| name.fault() == *fault);
         let pick = |faults: &[Fault]| -> Vec<Fault> { faults.iter().copied().filter(wanted).collect() };
         let mut groups = Vec::new();
         for &route in routes {

@@ -243,7 +243,8 @@ impl<'a> Scene<'a> {
         };
         if let Ok(mut events) = daemon.events() {
             events.sort_by_key(|event| event.at_ns);
-            self.events = events.iter().rev().take(view::EVENTS_MAX).rev().map(|event| self.event_line(event)).collect();
+            self.events =
+                events.iter().rev().take(view::EVENTS_MAX).rev().map(|event| self.event_line(event)).collect();
         }
     }
 

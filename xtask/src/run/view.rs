@@ -138,7 +138,8 @@ impl Drop for View {
 
 /// One line on one episode.
 pub(super) fn summary(report: &Report) -> String {
-    let verdict = if report.missed.is_empty() { "ok".to_owned() } else { format!("MISSED {}", report.missed.join("; ")) };
+    let verdict =
+        if report.missed.is_empty() { "ok".to_owned() } else { format!("MISSED {}", report.missed.join("; ")) };
     format!("{}  {verdict}", row(report))
 }
 
@@ -163,7 +164,19 @@ pub(super) fn table(document: &Document) -> io::Result<()> {
     writeln!(
         out,
         "\n{:<7}{:<5}{:>2} {:<10}{:>6}{:>7}{:>9}{:>6}{:>7}{:>8}{:>9}{:>9}{:>9}  acted",
-        "path", "ip", "on", "fault", "tried", "failed", "inflight", "slow", "trials", "p99 ms", "first ms", "all ms", "back ms"
+        "path",
+        "ip",
+        "on",
+        "fault",
+        "tried",
+        "failed",
+        "inflight",
+        "slow",
+        "trials",
+        "p99 ms",
+        "first ms",
+        "all ms",
+        "back ms"
     )?;
     for report in &document.episodes {
         writeln!(out, "{}", row(report))?;

@@ -97,8 +97,11 @@ fn a_slow_rescue_is_not_yet_all_on_standby() {
 fn trials_are_left_out_and_counted_once() {
     let trial = failed(4001, 5000, Outcome::Timeout);
     let detail = format!("half-open, port {}", trial.local_port);
-    let events =
-        [event(200, "trip", "", "kernel"), event(4002, "trial", &detail, "kernel"), event(9001, "trial", &detail, "kernel")];
+    let events = [
+        event(200, "trip", "", "kernel"),
+        event(4002, "trial", &detail, "kernel"),
+        event(9001, "trial", &detail, "kernel"),
+    ];
     let report = judge(Fault::Hang, Route::Local, &[trial], 0, &events);
     assert_eq!((report.trials, report.failed, report.all_on_standby_ms), (1, 0, Some(0.0)));
     assert!(report.missed.is_empty(), "{:?}", report.missed);
