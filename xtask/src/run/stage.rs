@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use lab::{Daemon, Event, Fault, Lab, LabConfig, LabOptions, Load, LoadOptions, Nginx, PROXY_PORT, ProxyKind};
 use lab::{now_ns, stop};
 
@@ -89,7 +89,7 @@ impl Stage {
         for &fault in &group.faults {
             ensure!(self.begun.elapsed() + EPISODE_LIMIT < RUN_LIMIT, "no time left for {}", fault.name());
             let played = self.episode(&mut scene, fault);
-            let mut report = played.with_context(|| format!("{}\n{}", fault.name(), scene.log_tail()))?;
+            let mut report = played.map_err(|error| anyhow!("{}: {error:#}{}", fault.name(), scene.log_tail()))?;
             if self.baseline {
                 report.missed.clear();
             }
@@ -295,6 +295,10 @@ impl<'a> Scene<'a> {
     }
 
     fn log_tail(&self) -> String {
-        self.daemon.as_ref().map(Daemon::log_tail).unwrap_or_default()
+        match &self.daemon {
+            // After Ctrl-C nobody asks why.
+            Some(daemon) if !stop::requested() => format!("\nthe end of the daemon's log:\n{}", daemon.log_tail()),
+            _ => String::new(),
+        }
     }
 }
