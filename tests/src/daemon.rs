@@ -71,10 +71,19 @@ impl Daemon {
     ///
     /// When there is no binary, or files cannot be written.
     pub fn prepare(lab: &Lab, config: &LabConfig) -> Result<Self> {
+        Self::with_binary(lab, config, sluice_binary()?)
+    }
+
+    /// [`Self::prepare`] with a certain binary.
+    ///
+    /// # Errors
+    ///
+    /// When files cannot be written.
+    pub fn with_binary(lab: &Lab, config: &LabConfig, binary: PathBuf) -> Result<Self> {
         let dir = lab.dir().join("sluice");
         fs::create_dir_all(&dir)?;
         let daemon = Self {
-            binary: sluice_binary()?,
+            binary,
             node: Arc::clone(&lab.node),
             config: dir.join("sluice.toml"),
             pin_dir: pin_dir_name(lab.unique()),

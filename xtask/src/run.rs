@@ -11,12 +11,13 @@ mod view;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
 use lab::{LabConfig, require_root, stop};
 
+use crate::build::target_dir;
 use figures::Document;
 use plan::{Choice, EpisodeName, FamilyName, Route};
 use stage::Stage;
@@ -54,7 +55,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Runs. `root` is the workspace's directory; set-up and the release build of `sluice` have been done by the caller.
+    /// Runs. `root` is the workspace's directory; set-up (`setup::ensure_all`) and the release build of `sluice` have been
+    /// done by the caller.
     pub(crate) fn run(&self, root: &Path) -> Result<ExitCode> {
         if !self.daemon.is_empty() {
             return self.become_daemon(root);
@@ -63,7 +65,7 @@ impl Run {
         stop::catch_signals();
         let choice = Choice { quick: self.quick, routes: &self.path, families: &self.family, episodes: &self.episode };
         let groups = choice.groups();
-        let mut stage = Stage::new(View::new(), &groups, self.baseline);
+        let mut stage = Stage::new(View::new(), &groups, (!self.baseline).then(|| binary(root)));
         stage.say(&LabConfig::differences());
         for group in &groups {
             // One broken group says nothing about the others, but nothing goes on after Ctrl-C.
@@ -88,11 +90,15 @@ impl Run {
 
     /// Replaces this process, so that signals and the exit code are the daemon's own.
     fn become_daemon(&self, root: &Path) -> Result<ExitCode> {
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-        let binary = target.join("release/sluice");
+        let binary = binary(root);
         let error = Command::new(&binary).arg("run").args(&self.daemon).exec();
         Err(error).with_context(|| format!("cannot start {}", binary.display()))
     }
+}
+
+/// `SLUICE_BIN`, or the release build.
+fn binary(root: &Path) -> PathBuf {
+    std::env::var_os("SLUICE_BIN").map_or_else(|| target_dir(root).join("release/sluice"), PathBuf::from)
 }
 
 fn print(document: &Document) -> Result<()> {

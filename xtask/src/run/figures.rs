@@ -15,6 +15,8 @@ const TRIAL_NS: u64 = 200_000_000;
 const PROXIED_TRIAL_NS: u64 = 100_000_000;
 /// Between a connection's start in the load and the kernel's choice for it. Unit: ns.
 const CHOICE_NS: u64 = 5_000_000;
+/// A fault takes effect while the tool that makes it has yet to return. Unit: ns.
+const EFFECT_NS: u64 = 20_000_000;
 /// So many connections in a row on a mean that traffic is back, and not a trial.
 const BACK_RUN: usize = 20;
 /// A load that starts later than this at its 99th percentile measures its own trouble too. Unit: ms.
@@ -158,7 +160,8 @@ impl Evidence<'_> {
     }
 
     fn during(&self) -> impl Iterator<Item = &Event> {
-        self.events.iter().filter(|event| (self.fault_ns..=self.restore_ns).contains(&event.at_ns))
+        let begin_ns = self.fault_ns.saturating_sub(EFFECT_NS);
+        self.events.iter().filter(move |event| (begin_ns..=self.restore_ns).contains(&event.at_ns))
     }
 
     /// How many trials there were, and which records they were.

@@ -1,5 +1,6 @@
 //! Plays episodes: a lab, a daemon, a steady load, a fault, its end, and what was seen.
 
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,8 @@ struct Scene<'a> {
 /// The run as a whole.
 pub(super) struct Stage {
     view: View,
-    baseline: bool,
+    /// Sluice; none to see what users have without it.
+    binary: Option<PathBuf>,
     begun: Instant,
     total: usize,
     reports: Vec<Report>,
@@ -58,9 +60,9 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new(view: View, groups: &[Group], baseline: bool) -> Self {
+    pub(super) fn new(view: View, groups: &[Group], binary: Option<PathBuf>) -> Self {
         let total = groups.iter().map(|group| group.faults.len()).sum();
-        Self { view, baseline, begun: Instant::now(), total, reports: Vec::new(), errors: Vec::new() }
+        Self { view, binary, begun: Instant::now(), total, reports: Vec::new(), errors: Vec::new() }
     }
 
     /// A line that stays.
@@ -78,22 +80,22 @@ impl Stage {
         self.view.clear();
         let complete = self.errors.is_empty() && self.reports.len() == self.total;
         let met = self.reports.iter().all(|report| report.missed.is_empty());
-        let judged = !self.baseline;
+        let judged = self.binary.is_some();
         Document { ok: complete && met && judged, episodes: self.reports, judged, errors: self.errors }
     }
 
     /// Plays all episodes of `group`.
     pub(super) fn play(&mut self, group: &Group) -> Result<()> {
         self.view.say(&format!("building a lab: {group}"));
-        let mut scene = Scene::set(group, self.baseline)?;
+        let mut scene = Scene::set(group, self.binary.as_deref())?;
         for &fault in &group.faults {
             ensure!(self.begun.elapsed() + EPISODE_LIMIT < RUN_LIMIT, "no time left for {}", fault.name());
             let played = self.episode(&mut scene, fault);
             let mut report = played.map_err(|error| anyhow!("{}: {error:#}{}", fault.name(), scene.log_tail()))?;
-            if self.baseline {
+            if self.binary.is_none() {
                 report.missed.clear();
             }
-            self.view.say(&view::summary(&report));
+            self.view.say(&view::summary(&report, self.binary.is_some()));
             self.reports.push(report);
         }
         Ok(())
@@ -176,14 +178,21 @@ impl Stage {
 }
 
 impl<'a> Scene<'a> {
-    fn set(group: &'a Group, baseline: bool) -> Result<Self> {
+    fn set(group: &'a Group, binary: Option<&Path>) -> Result<Self> {
         let family = group.family;
         let lab = Lab::new(LabOptions { two_links: group.two_links })?;
         let config = match group.route {
             Route::Packet => LabConfig::of(&lab).without_socket_steering(),
             Route::Local | Route::Nginx => LabConfig::of(&lab),
         };
-        let daemon = if baseline { None } else { Some(Daemon::start_in(&lab, &config)?) };
+        let daemon = match binary {
+            None => None,
+            Some(binary) => {
+                let mut daemon = Daemon::with_binary(&lab, &config, binary.to_owned())?;
+                daemon.start()?;
+                Some(daemon)
+            }
+        };
         let (proxy, from, target) = match group.route {
             Route::Local | Route::Packet => (None, &lab.node, lab.origin_a(family)),
             Route::Nginx => {

@@ -137,9 +137,12 @@ impl Drop for View {
 }
 
 /// One line on one episode.
-pub(super) fn summary(report: &Report) -> String {
-    let verdict =
-        if report.missed.is_empty() { "ok".to_owned() } else { format!("MISSED {}", report.missed.join("; ")) };
+pub(super) fn summary(report: &Report, judged: bool) -> String {
+    let verdict = match (judged, report.missed.as_slice()) {
+        (false, _) => String::new(),
+        (true, []) => "ok".to_owned(),
+        (true, missed) => format!("MISSED {}", missed.join("; ")),
+    };
     format!("{}  {verdict}", row(report))
 }
 
