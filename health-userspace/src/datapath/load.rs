@@ -19,7 +19,7 @@ use super::{
 };
 
 /// The kernel half, as built beside this crate.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sluice.bpf.o"));
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sluice.bpf.o"));
 
 /// Names of the programs in the object, and the kernel that each needs.
 pub(super) const PROGRAMS: [(&str, &str); 7] = [
@@ -124,7 +124,8 @@ pub(super) fn load(pins: &Pins, sizes: &Sizes) -> Result<(Ebpf, bool), DatapathE
     for (name, entries) in sizes.entries() {
         loader.map_max_entries(name, entries);
     }
-    loader.verifier_log_level(VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS);
+    // Quick when all is well; a refused program is loaded again by hand with a full log.
+    loader.verifier_log_level(VerifierLogLevel::STATS);
     let mut ebpf = loader.load(OBJECT).map_err(|source| DatapathError::Object(Box::new(source)))?;
     for (program, needs) in PROGRAMS {
         let loaded = ebpf.program_mut(program).ok_or(DatapathError::Missing { name: program })?;

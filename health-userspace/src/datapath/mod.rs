@@ -6,7 +6,7 @@ mod maps;
 mod sys;
 
 pub use error::DatapathError;
-pub use load::Sizes;
+pub use load::{OBJECT, Sizes};
 
 #[cfg(test)]
 mod smoke {
