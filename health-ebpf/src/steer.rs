@@ -47,6 +47,9 @@ pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64) -> u32 {
     if subject.is_usable() {
         if subject.origin.is(Origin::OBSERVE) && subject.trip_holds() {
             count(Count::WithheldSteer);
+            if let Some(counters) = maps::counters(slot) {
+                counters.withheld_moves += 1;
+            }
         }
         return u32::from(slot);
     }

@@ -343,13 +343,28 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
     clear(word!(subject, request_failures));
     clear(word!(subject, syns_open));
     clear(word!(subject, requests_open));
+    let observes = origin.is(Origin::OBSERVE);
+    if let Some(counters) = maps::counters(id) {
+        if !allowed || observes {
+            counters.withheld_trips += 1;
+        } else {
+            counters.trips += 1;
+            match why {
+                Why::Refused => counters.trips_refused += 1,
+                Why::SynTimeout => counters.trips_syn_timeout += 1,
+                Why::ResetEarly => counters.trips_reset_early += 1,
+                Why::NoResponse => counters.trips_no_response += 1,
+                Why::None => {}
+            }
+        }
+    }
     if !allowed {
         count(Count::WithheldTrip);
         maps::tell((Kind::Withheld, why), now, id, health_common::NONE, (failures, first_bad), None);
         return 0;
     }
     // Two CPUs may have tripped the last two at once, each counting on the other: then this one steps back.
-    if !origin.is(Origin::OBSERVE) && !guard(&subject) {
+    if !observes && !guard(&subject) {
         atomic::store(word, 0);
         count(Count::WithheldTrip);
         return 0;
@@ -360,10 +375,7 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
     atomic::store(word!(subject, trial_wait_ns), origin.half_open_after_ns);
     atomic::store(word!(subject, trial_next_ns), now + origin.half_open_after_ns);
     atomic::store(word!(subject, first_flow_due), 1);
-    if let Some(counters) = maps::counters(id) {
-        counters.trips += 1;
-    }
-    let kind = if origin.is(Origin::OBSERVE) { Kind::Withheld } else { Kind::Trip };
+    let kind = if observes { Kind::Withheld } else { Kind::Trip };
     maps::tell((kind, why), now, id, health_common::NONE, (failures, first_bad), None);
     1
 }
