@@ -193,6 +193,10 @@ where
         maps::removed(F::flows().remove(key));
     }
     forget_moved::<F>(key);
+    if !reclaim::<F>(key) {
+        // The origin knows this tuple as a redirected flow that still lives: it will not take the SYN for a new one.
+        count(Count::NatCollision);
+    }
     // SAFETY: the context is a live `__sk_buff`.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
     let (now, node) = (maps::now(), key.node());
@@ -300,7 +304,7 @@ where
         return false;
     }
     let there = key.with_remote(&origin.endpoint);
-    if F::flows().get_ptr(there).is_some() || F::half_open().get_ptr(there).is_some() {
+    if F::flows().get_ptr(there).is_some() || F::half_open().get_ptr(there).is_some() || !reclaim::<F>(&there) {
         count(Count::NatCollision);
         return false;
     }
@@ -341,6 +345,27 @@ where
         maps::removed(F::moved_back().remove(there));
         maps::removed(F::moved_out().remove(key));
     }
+}
+
+/// Frees an origin's tuple from a redirected flow that is over. False when that flow still lives.
+#[inline(always)]
+fn reclaim<F: Family>(there: &F::Key) -> bool
+where
+    F::Key: Rewrite,
+{
+    let Some(back) = F::moved_back().get_ptr(there) else { return true };
+    // SAFETY: the map is preallocated.
+    let primary = there.with_remote(unsafe { &(*back).to });
+    let lives = F::moved_out().get_ptr(primary).is_some_and(|out| {
+        // SAFETY: the map is preallocated.
+        unsafe { (*out).ended_ns == 0 }
+    });
+    if lives && (F::flows().get_ptr(primary).is_some() || F::half_open().get_ptr(primary).is_some()) {
+        return false;
+    }
+    maps::removed(F::moved_out().remove(primary));
+    maps::removed(F::moved_back().remove(there));
+    true
 }
 
 /// The flow is over. Its redirection stays for the last packets, until userspace or a new SYN takes it away.
