@@ -206,5 +206,4 @@ counters! {
     trials,
 }
 
-const _: () =
-    assert!(size_of::<Counters>() == 8 * Counters::NAMES.len() + 2 * size_of::<Buckets>());
+const _: () = assert!(size_of::<Counters>() == 8 * Counters::NAMES.len() + 2 * size_of::<Buckets>());
