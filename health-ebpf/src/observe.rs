@@ -492,6 +492,10 @@ fn ingress_flow<F: Family>(ctx: &TcContext, key: &F::Key, flow: &mut Flow, segme
         counters.rst_inexact += 1;
         return;
     }
+    if effects.has(Effects::FORGED) {
+        count(Count::Forged);
+        return;
+    }
     subject.seen(coarse);
     if effects.bits == 0 {
         return;
