@@ -135,7 +135,7 @@ fn steer(ctx: &SockAddrContext, asked: &Endpoint) -> Option<Endpoint> {
     }
     // SAFETY: the helper takes no argument.
     let hash = unsafe { bpf_get_prandom_u32() } as u32;
-    let chosen = steer::choose(meant.frontend, hash, maps::now())?;
+    let chosen = steer::choose(meant.frontend, hash, maps::now(), true)?;
     let moves = chosen.origin != meant.origin;
     let flags = chosen.flags | if moves { MOVED } else { 0 };
     let choice = Choice { asked: *asked, origin: chosen.origin, frontend: meant.frontend, flags, pad: 0 };

@@ -14,7 +14,7 @@ use health_common::{
     map::{BypassKey, Count},
     net::{Endpoint, EndpointUse, FlowKey},
     origin::Counters,
-    track::{self, ACK, Answer, Effects, RST, SYN, Segment},
+    track::{self, ACK, Answer, Effects, FIN, RST, SYN, Segment},
 };
 
 use crate::{
@@ -73,7 +73,8 @@ pub fn egress<F: Family>(ctx: &TcContext, packet: &Packet<F::Key>) -> i32
 where
     F::Key: Rewrite,
 {
-    if packet.segment.flags & (SYN | ACK) == SYN {
+    // No origin answers a SYN with FIN or RST, so that is no attempt either.
+    if packet.segment.flags & (SYN | ACK | RST | FIN) == SYN {
         return egress_syn::<F>(ctx, packet);
     }
     if let Some(flow) = F::flows().get_ptr_mut(packet.key) {
@@ -94,10 +95,30 @@ where
     if F::moved_out().get_ptr(packet.key).is_some() {
         return send_moved::<F>(ctx, packet);
     }
-    if !is_bypassed(ctx) && F::half_open().get_ptr(packet.key).is_none() {
+    if let Some(attempt) = F::half_open().get_ptr(packet.key) {
+        // SAFETY: as for flows.
+        answered_unseen::<F>(packet, unsafe { &*attempt });
+    } else if !is_bypassed(ctx) {
         count(Count::PickedUp);
     }
     PASS
+}
+
+/// The node's side acknowledges an answer that did not pass here (direct server return): the attempt is over, and says
+/// nothing. It is no success, for a forwarded client could claim one.
+#[inline(always)]
+fn answered_unseen<F: Family>(packet: &Packet<F::Key>, attempt: &HalfOpen) {
+    let segment = &packet.segment;
+    if segment.flags & (ACK | RST) != ACK || segment.seq != attempt.isn.wrapping_add(1) {
+        return;
+    }
+    if let Some(subject) = Subject::find(attempt.origin) {
+        subject.syn_void(attempt.syn_ns);
+        if attempt.flags & TRIAL != 0 {
+            subject.trial_void();
+        }
+    }
+    maps::removed(F::half_open().remove(packet.key));
 }
 
 #[inline(always)]
@@ -120,7 +141,8 @@ fn egress_effects(ctx: &TcContext, flow: &Flow, segment: &Segment, effects: &Eff
         subject.look_at_requests(flow.request_ns);
         subject.request_sent(flow.request_ns, flow.client);
     }
-    if effects.has(Effects::CLIENT_ABORT) && flow.flags & TRIAL != 0 {
+    // Whatever it was to show, it would have shown before its end.
+    if effects.has(Effects::CLOSED) && flow.flags & TRIAL != 0 {
         subject.trial_void();
     }
 }
@@ -161,6 +183,9 @@ where
 {
     let Some(meant) = maps::endpoint(&packet.key.remote()) else { return PASS };
     if is_bypassed(ctx) {
+        // What an older flow of the tuple left must not catch this one's packets.
+        maps::removed(F::half_open().remove(packet.key));
+        forget::<F>(&packet.key);
         return PASS;
     }
     if let Some(attempt) = F::half_open().get_ptr_mut(packet.key) {
@@ -189,10 +214,10 @@ where
 {
     let key = &packet.key;
     // The same tuple again, with another number: what was known of it is over (RFC 6191).
-    if F::flows().get_ptr(key).is_some() {
-        maps::removed(F::flows().remove(key));
+    forget::<F>(key);
+    if !is_free::<F>(key) {
+        count(Count::NatCollision);
     }
-    forget_moved::<F>(key);
     // SAFETY: the context is a live `__sk_buff`.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
     let (now, node) = (maps::now(), key.node());
@@ -217,7 +242,7 @@ where
         attempt.frontend = choice.frontend;
         attempt.flags = choice.flags & TRIAL;
     } else if meant.frontend != NONE
-        && let Some(chosen) = steer::choose(meant.frontend, hash, now)
+        && let Some(chosen) = steer::choose(meant.frontend, hash, now, true)
     {
         attempt.flags = chosen.flags;
         if chosen.origin != meant.origin && relocate::<F>(key, chosen.origin) {
@@ -271,8 +296,8 @@ where
         subject.trial_failed(now);
         attempt.flags &= !TRIAL;
     }
-    let Some(chosen) = steer::choose(attempt.frontend, mix(u64::from(packet.segment.seq)), now) else { return };
-    // A trial is for a new flow: one that has waited already is not made to wait again.
+    let hash = mix(u64::from(packet.segment.seq));
+    let Some(chosen) = steer::choose(attempt.frontend, hash, now, false) else { return };
     if chosen.origin == id || !relocate::<F>(&packet.key, chosen.origin) {
         return;
     }
@@ -300,7 +325,7 @@ where
         return false;
     }
     let there = key.with_remote(&origin.endpoint);
-    if F::flows().get_ptr(there).is_some() || F::half_open().get_ptr(there).is_some() {
+    if F::flows().get_ptr(there).is_some() || F::half_open().get_ptr(there).is_some() || !is_free::<F>(&there) {
         count(Count::NatCollision);
         return false;
     }
@@ -329,12 +354,35 @@ where
 
 const EEXIST: i32 = -17;
 
-/// Forgets the redirection of a tuple.
+/// Whether no redirection uses the origin's side of a tuple. One that has ended gives it back.
 #[inline(always)]
-fn forget_moved<F: Family>(key: &F::Key)
+fn is_free<F: Family>(there: &F::Key) -> bool
 where
     F::Key: Rewrite,
 {
+    let Some(back) = F::moved_back().get_ptr(there) else { return true };
+    // SAFETY: the map is preallocated.
+    let primary = there.with_remote(unsafe { &(*back).to });
+    if let Some(out) = F::moved_out().get_ptr(primary) {
+        // SAFETY: as above.
+        if unsafe { (*out).ended_ns } == 0 {
+            return false;
+        }
+        maps::removed(F::moved_out().remove(primary));
+    }
+    maps::removed(F::moved_back().remove(there));
+    true
+}
+
+/// Forgets an older flow of a tuple, and its redirection.
+#[inline(always)]
+fn forget<F: Family>(key: &F::Key)
+where
+    F::Key: Rewrite,
+{
+    if F::flows().get_ptr(key).is_some() {
+        maps::removed(F::flows().remove(key));
+    }
     if let Some(moved) = F::moved_out().get_ptr(key) {
         // SAFETY: the map is preallocated.
         let there = key.with_remote(unsafe { &(*moved).to });
@@ -509,6 +557,9 @@ fn ingress_flow<F: Family>(ctx: &TcContext, key: &F::Key, flow: &mut Flow, segme
     }
     if segment.flags & RST != 0 {
         reset(&subject, counters, flow, &effects);
+    }
+    if effects.has(Effects::CLOSED) && !effects.has(Effects::RESET_EARLY) && flow.flags & TRIAL != 0 {
+        subject.trial_void();
     }
     if effects.has(Effects::CLOSED) {
         end::<F>(key, flow.flags & MOVED != 0);

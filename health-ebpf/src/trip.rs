@@ -83,6 +83,13 @@ impl Subject {
         done(cells, SYN_CELLS, SYN_SHIFT, syn_ns);
     }
 
+    /// A SYN was answered where we can't see it, or by nobody who counts: it says nothing.
+    #[inline(always)]
+    pub fn syn_void(&self, syn_ns: u64) {
+        self.syn_done(syn_ns);
+        atomic::update(word!(self, syns_open), |run| Streak(run).remove().0);
+    }
+
     /// A SYN was refused.
     #[inline(always)]
     pub fn syn_refused(&self, now: u64, client: u32) {
