@@ -205,6 +205,11 @@ impl Log {
     }
 }
 
+/// The lower half: sequence numbers wrap.
+fn low(number: u64) -> u32 {
+    u32::try_from(number & u64::from(u32::MAX)).expect("32 bits")
+}
+
 /// A flow, its model, and the numbers that join them.
 struct Pair {
     flow: Flow,
@@ -218,7 +223,7 @@ struct Pair {
 impl Pair {
     fn seq(&self, node: bool, position: u64) -> u32 {
         let isn = if node { self.isn } else { self.origin_isn };
-        isn.wrapping_add(1).wrapping_add(position.wrapping_sub(BASE) as u32)
+        isn.wrapping_add(1).wrapping_add(low(position.wrapping_sub(BASE)))
     }
 
     /// An acknowledgement of `share` / 255 of what is not yet acknowledged.
@@ -230,7 +235,7 @@ impl Pair {
     fn send(&mut self, node: bool, from: u64, len: u64, fin: bool, ack: u64) -> (Effects, Effects) {
         let line = Line { node, from, len, fin, ack, at: self.now };
         let flags = ACK | if fin { FIN } else { 0 };
-        let segment = Segment { seq: self.seq(node, from), ack: self.seq(!node, ack), len: len as u32, flags };
+        let segment = Segment { seq: self.seq(node, from), ack: self.seq(!node, ack), len: low(len), flags };
         let now = self.now;
         let got =
             if node { from_node(&mut self.flow, &segment, || now) } else { from_origin(&mut self.flow, &segment, now) };
