@@ -12,7 +12,7 @@ use health_common::{
 use crate::{
     maps::{self, Family, count},
     moved,
-    nat::{Rewrite, Side},
+    nat::{self, Rewrite, Side},
     observe::{PASS, ended, packets, sample},
     parse::Packet,
     trip::Subject,
@@ -47,7 +47,7 @@ where
             answer::<F>(ctx, &primary, &packet.segment);
         }
         if packet.key.rewrite(ctx, packet.l4, Side::Source, &asked).is_none() {
-            count(Count::NatFailed);
+            nat::failed(ctx);
         }
         return PASS;
     }

@@ -96,6 +96,7 @@ pub fn run(options: RunOptions) -> Result<(), StartError> {
 async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     state_dir(&config)?;
     let mut datapath = Datapath::open(&config)?;
+    datapath.log();
     // The pins' lock has been taken: from here on no other daemon is in the way.
     let listener = Listener::bind(&config.control.socket)?;
     let routes = Routes::open().map_err(StartError::Routes)?;

@@ -8,7 +8,7 @@ use aya::{EbpfError, maps::MapError, pin::PinError, programs::ProgramError};
 #[derive(Debug, thiserror::Error)]
 pub enum DatapathError {
     /// Not allowed to load programs.
-    #[error("loading eBPF programs needs root (CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN): run sluice as root")]
+    #[error("loading and reading eBPF programs and maps needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run sluice as root")]
     Permission,
     /// The pin directory is not in a BPF filesystem.
     #[error("`{}` is not in a BPF filesystem: mount one with `mount -t bpf bpf /sys/fs/bpf`, or set node.pin_dir", path.display())]

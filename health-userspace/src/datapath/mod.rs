@@ -80,6 +80,11 @@ impl Datapath {
         })
     }
 
+    /// Passes the kernel half's log lines on, if debug lines are wanted. Within a runtime only.
+    pub fn log(&mut self) {
+        ring::spawn_logger(&mut self.ebpf);
+    }
+
     /// Whether the maps of a former daemon were found.
     #[must_use]
     pub const fn adopted(&self) -> bool {
