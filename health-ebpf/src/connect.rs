@@ -29,9 +29,8 @@ const IPPROTO_TCP: u32 = 6;
 #[inline(always)]
 pub fn connect4(ctx: &SockAddrContext) -> Option<()> {
     // SAFETY: the kernel passes a live context; all its fields are readable.
-    let asked = unsafe {
-        Endpoint::new(Addr::v4(Be32((*ctx.sock_addr).user_ip4)), Be16((*ctx.sock_addr).user_port as u16))
-    };
+    let asked =
+        unsafe { Endpoint::new(Addr::v4(Be32((*ctx.sock_addr).user_ip4)), Be16((*ctx.sock_addr).user_port as u16)) };
     let to = steer(ctx, &asked)?;
     write4(ctx, &to);
     Some(())

@@ -91,7 +91,9 @@ where
         Answer::Refused => {
             refused(attempt, maps::now());
             maps::removed(F::half_open().remove(key));
-            if attempt.flags & MOVED != 0 && let Some(out) = F::moved_out().get_ptr_mut(key) {
+            if attempt.flags & MOVED != 0
+                && let Some(out) = F::moved_out().get_ptr_mut(key)
+            {
                 // SAFETY: the map is preallocated.
                 unsafe { (*out).ended_ns = maps::coarse_now() };
             }

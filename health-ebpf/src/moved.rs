@@ -1,11 +1,7 @@
 //! Redirected flows: notes of who goes where, made, used, given back.
 
 use aya_ebpf::{bindings::BPF_NOEXIST, programs::TcContext};
-use health_common::{
-    flow::Moved,
-    map::Count,
-    net::FlowKey,
-};
+use health_common::{flow::Moved, map::Count, net::FlowKey};
 
 use crate::{
     maps::{self, Family, count},

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{
     EbpfContext,
-    bindings::{TC_ACT_UNSPEC, __sk_buff},
+    bindings::{__sk_buff, TC_ACT_UNSPEC},
     helpers::generated::{bpf_get_socket_uid, bpf_skb_cgroup_id},
     programs::TcContext,
 };

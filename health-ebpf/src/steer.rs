@@ -97,7 +97,13 @@ fn armed(table: &Table, hash: u32, instead_of: u16) -> u16 {
         if i >= len {
             break;
         }
-        let turn = if i < best && first + i >= best { first + i - best } else if i < best { first + i } else { i };
+        let turn = if i < best && first + i >= best {
+            first + i - best
+        } else if i < best {
+            first + i
+        } else {
+            i
+        };
         let id = table.armed[(turn as usize) & (ARMED_MAX - 1)];
         if id == instead_of {
             continue;

@@ -131,8 +131,8 @@ pub(super) fn load(pins: &Pins, sizes: &Sizes) -> Result<(Ebpf, bool), DatapathE
     loader.override_global(aya_log::LEVEL, &level, false);
     let mut ebpf = loader.load(OBJECT).map_err(|source| DatapathError::Object(Box::new(source)))?;
     for (program, needs) in PROGRAMS {
-        let loaded = ebpf.program_mut(program).ok_or(DatapathError::Missing { name: program })?;
-        load_program(loaded).map_err(|source| DatapathError::Program { program, needs, source: Box::new(source) })?;
+        let found = ebpf.program_mut(program).ok_or(DatapathError::Missing { name: program })?;
+        load_program(found).map_err(|source| DatapathError::Program { program, needs, source: Box::new(source) })?;
     }
     Ok((ebpf, adopted))
 }

@@ -156,7 +156,8 @@ impl Evidence<'_> {
         };
         report.missed = self.missed(&report, &failed);
         if !report.missed.is_empty() {
-            let stray = |record: &&Record| !direct(record) && !self.in_flight(record) && record.end_ns() > self.fault_ns;
+            let stray =
+                |record: &&Record| !direct(record) && !self.in_flight(record) && record.end_ns() > self.fault_ns;
             let mut strays: Vec<&Record> = others().filter(stray).collect();
             strays.sort_by_key(|record| record.outcome.is_ok());
             report.strays = strays.into_iter().map(|record| self.describe(record)).take(STRAYS_MAX).collect();
@@ -167,7 +168,8 @@ impl Evidence<'_> {
 
     /// One connection, in words.
     fn describe(&self, record: &Record) -> String {
-        let start = ms(record.start_ns.saturating_sub(self.fault_ns)) - ms(self.fault_ns.saturating_sub(record.start_ns));
+        let start =
+            ms(record.start_ns.saturating_sub(self.fault_ns)) - ms(self.fault_ns.saturating_sub(record.start_ns));
         let connected = record.connect_ns.map_or_else(|| "never".to_owned(), |took| format!("{:.1} ms", ms(took)));
         let origin = record.origin.unwrap_or('-');
         format!(
