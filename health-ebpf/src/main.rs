@@ -11,6 +11,7 @@
 #![allow(internal_features, reason = "the only compare-and-swap that compiles for this target is the intrinsic")]
 
 mod atomic;
+mod cells;
 mod connect;
 mod egress;
 mod ingress;

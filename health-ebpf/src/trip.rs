@@ -3,7 +3,7 @@
 use core::ptr::addr_of_mut;
 
 use health_common::{
-    cells::{Cell, ONE_DONE, ONE_SENT, REQUEST_CELLS, REQUEST_SHIFT, SYN_CELLS, SYN_SHIFT},
+    cells::{Cell, REQUEST_CELLS, REQUEST_SHIFT, SYN_CELLS, SYN_SHIFT},
     event::{Kind, Why},
     map::Count,
     origin::{Origin, OriginState},
@@ -12,7 +12,7 @@ use health_common::{
 };
 
 use crate::{
-    atomic,
+    atomic, cells,
     maps::{self, count},
 };
 
@@ -67,7 +67,7 @@ impl Subject {
     pub fn syn_sent(&self, now: u64, client: u32) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).syn_cells) }.cast::<u64>();
-        sent(cells, SYN_CELLS, SYN_SHIFT, now, word!(self, syn_timeouts));
+        cells::sent(cells, SYN_CELLS, SYN_SHIFT, now, word!(self, syn_timeouts));
         let within = self.origin.within_ns;
         let open = atomic::update(word!(self, syns_open), |run| Streak(run).add(now, client, within).0);
         if Streak(open).count() == u32::from(self.origin.after) {
@@ -80,7 +80,7 @@ impl Subject {
     pub fn syn_done(&self, syn_ns: u64) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).syn_cells) }.cast::<u64>();
-        done(cells, SYN_CELLS, SYN_SHIFT, syn_ns, self.origin.syn_timeout_ns);
+        cells::done(cells, SYN_CELLS, SYN_SHIFT, syn_ns, self.origin.syn_timeout_ns);
     }
 
     /// A SYN was answered where we can't see it, or by nobody who counts: it says nothing.
@@ -110,7 +110,7 @@ impl Subject {
     pub fn request_sent(&self, now: u64, client: u32) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).request_cells) }.cast::<u64>();
-        sent(cells, REQUEST_CELLS, REQUEST_SHIFT, now, word!(self, no_responses));
+        cells::sent(cells, REQUEST_CELLS, REQUEST_SHIFT, now, word!(self, no_responses));
         let within = self.origin.within_ns;
         atomic::update(word!(self, requests_open), |run| Streak(run).add(now, client, within).0);
     }
@@ -120,7 +120,7 @@ impl Subject {
     pub fn request_done(&self, request_ns: u64) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).request_cells) }.cast::<u64>();
-        done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, self.origin.response_timeout_ns);
+        cells::done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, self.origin.response_timeout_ns);
         atomic::update(word!(self, requests_open), |run| Streak(run).remove().0);
     }
 
@@ -274,38 +274,6 @@ fn clear(word: *mut u64) -> bool {
     old != 0 && atomic::swap_if(word, old, 0)
 }
 
-/// The place of a time in a ring whose length is a power of two.
-#[inline(always)]
-fn place(ring: *mut u64, cells: usize, epoch: u64) -> *mut u64 {
-    // SAFETY: the index is below the ring's length.
-    unsafe { ring.add((epoch as usize) & (cells - 1)) }
-}
-
-#[inline(always)]
-fn sent(ring: *mut u64, cells: usize, shift: u32, now: u64, folded: *mut u64) {
-    let epoch = now >> shift;
-    let cell = place(ring, cells, epoch);
-    let old = Cell(atomic::load(cell));
-    if !old.is_of(epoch, cells) && atomic::swap_if(cell, old.0, Cell::new(epoch, cells).0) {
-        atomic::add(folded, old.unanswered());
-    }
-    atomic::add(cell, ONE_SENT);
-}
-
-/// An attempt is over. In a cell that counts as overdue already it stays a failure: totals never step back.
-#[inline(always)]
-fn done(ring: *mut u64, cells: usize, shift: u32, sent_ns: u64, timeout_ns: u64) {
-    let epoch = sent_ns >> shift;
-    let overdue_ns = ((epoch + 1) << shift).saturating_add(timeout_ns);
-    if timeout_ns != 0 && maps::coarse_now() >= overdue_ns {
-        return;
-    }
-    let cell = place(ring, cells, epoch);
-    if Cell(atomic::load(cell)).is_of(epoch, cells) {
-        atomic::add(cell, ONE_DONE);
-    }
-}
-
 /// Requests that are overdue and newer than the last answer, if they are enough to trip; else 0.
 ///
 /// A function of its own to the verifier, which then looks at it once and not at every way that leads here.
@@ -329,7 +297,7 @@ pub extern "C" fn overdue(id: u16, now: u64) -> u32 {
         if epoch < oldest || back > newest {
             break;
         }
-        let cell = Cell(atomic::load(place(ring, REQUEST_CELLS, epoch)));
+        let cell = Cell(atomic::load(cells::place(ring, REQUEST_CELLS, epoch)));
         if cell.is_of(epoch, REQUEST_CELLS) {
             tally.others = tally.others.wrapping_add(cell.unanswered() as u32);
         }

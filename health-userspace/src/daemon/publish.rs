@@ -1,6 +1,10 @@
 //! What `status` and `/metrics` show, read back from the kernel after the plan was written.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use health_common::{ABI_VERSION, event::Event, map::Count};
 use health_core::{
@@ -59,6 +63,11 @@ struct Rate {
 }
 
 impl Tallies {
+    /// Nothing counted yet; the start counts as a reload that succeeded.
+    pub(super) fn started() -> Self {
+        Self { reload: Some(ReloadScrape { success: true, applied_at: epoch_seconds() }), ..Self::default() }
+    }
+
     pub(super) fn check(&mut self, result: &CheckResult) {
         let tally = self.checks.entry((result.origin, result.check)).or_default();
         match result.outcome {
@@ -131,7 +140,7 @@ impl Daemon {
         }
         self.tallies.published = now;
         let status = self.status_report(now);
-        self.metrics.replace(self.scrape(&status, now));
+        self.metrics.replace(self.scrape(&status));
         // Without a reader, nothing is lost.
         self.status.send_replace(Some(Arc::new(Published { status })));
     }
@@ -179,10 +188,10 @@ impl Daemon {
             .collect()
     }
 
-    fn scrape(&self, status: &StatusReport, now: Timestamp) -> Scrape {
+    fn scrape(&self, status: &StatusReport) -> Scrape {
         let services = self.specs.iter().zip(&self.config.services);
         Scrape {
-            services: services.filter_map(|(spec, config)| self.service_scrape(spec, config, status, now)).collect(),
+            services: services.filter_map(|(spec, config)| self.service_scrape(spec, config, status)).collect(),
             node: self.node_scrape(),
         }
     }
@@ -192,7 +201,6 @@ impl Daemon {
         spec: &ServiceSpec,
         config: &ServiceConfig,
         status: &StatusReport,
-        now: Timestamp,
     ) -> Option<ServiceScrape> {
         let report = status.services.iter().find(|report| report.name == spec.name)?;
         let metrics = self.config.node.metrics;
@@ -228,7 +236,7 @@ impl Daemon {
                 .origins
                 .iter()
                 .zip(&report.origins)
-                .map(|(own, report)| self.origin_scrape(own.id, config, report, now))
+                .map(|(own, report)| self.origin_scrape(own.id, config, report))
                 .collect();
         }
         Some(service)
@@ -239,7 +247,6 @@ impl Daemon {
         id: OriginId,
         config: &ServiceConfig,
         report: &crate::report::OriginReport,
-        now: Timestamp,
     ) -> OriginScrape {
         let metrics = self.config.node.metrics;
         let reading = self.readings.get(&id.0);
@@ -252,7 +259,6 @@ impl Daemon {
             override_expiry: report.order.as_ref().and_then(|order| order.ends_in_ms).map(Duration::from_millis),
             ..OriginScrape::default()
         };
-        let _ = now;
         if let Some(reading) = reading {
             origin.signals = reading.named().collect();
             if metrics.histograms == Detail::Full {
@@ -362,4 +368,9 @@ const fn mode(mode: health_core::model::Mode) -> &'static str {
         health_core::model::Mode::Enforce => "enforce",
         health_core::model::Mode::Observe => "observe",
     }
+}
+
+/// Seconds since the epoch, by the wall clock.
+pub(super) fn epoch_seconds() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

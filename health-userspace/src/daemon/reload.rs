@@ -1,10 +1,10 @@
 //! Another configuration, whole or not at all.
 
-use std::{collections::BTreeSet, time::SystemTime};
+use std::collections::BTreeSet;
 
 use tracing::{info, warn};
 
-use super::{Daemon, start};
+use super::{Daemon, publish, start};
 use crate::{
     config::{self, Config},
     control::Outcome,
@@ -53,7 +53,7 @@ impl Daemon {
         if dry_run {
             return;
         }
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let now = publish::epoch_seconds();
         let before = self.tallies.reload.map_or(now, |reload| reload.applied_at);
         self.tallies.reload = Some(ReloadScrape { success, applied_at: if success { now } else { before } });
     }

@@ -26,7 +26,7 @@ use crate::{
     control::{ControlError, EventLog, Handle, Listener, Published},
     datapath::{Applied, Change, Datapath, DatapathError, Routes, interface_name},
     probe::{self, ProbeError, Scheduler, Settings, Target},
-    telemetry::{self, Heartbeat, Metrics, ReloadScrape, Server, TelemetryError, logs::LogError},
+    telemetry::{self, Heartbeat, Metrics, Server, TelemetryError, logs::LogError},
 };
 
 /// Results of checks that may wait for the loop. Above what all checks of a large node end in one tick.
@@ -139,16 +139,11 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         learned: BTreeMap::<u16, learn::Learner>::new(),
         last: None,
         applied: Applied::default(),
-        tallies: publish::Tallies::default(),
+        tallies: publish::Tallies::started(),
         ticks: 0,
         lag: Duration::ZERO,
         config,
     };
-    let applied_at = std::time::SystemTime::now()
-        .duration_since(std::time::SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs_f64();
-    daemon.tallies.reload = Some(ReloadScrape { success: true, applied_at });
     // The first plan is written before the first program is attached, so that none steers by an empty table.
     daemon.tick();
     daemon.datapath.attach()?.iter().for_each(say);
