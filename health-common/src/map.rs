@@ -156,7 +156,8 @@ impl Service {
     pub const TIER: u8 = 0x7f;
 }
 
-const _: () = assert!(size_of::<Table>() == 4 * SLOTS + 8 + 2 * ARMED_MAX && size_of::<Service>() == 3 * SERVICE_ORIGINS_MAX + 8);
+const _: () =
+    assert!(size_of::<Table>() == 4 * SLOTS + 8 + 2 * ARMED_MAX && size_of::<Service>() == 3 * SERVICE_ORIGINS_MAX + 8);
 
 impl Default for Service {
     fn default() -> Self {
@@ -243,4 +244,6 @@ counts! {
     WithheldTrip = "withheld_trip",
     /// A packet that the rewriting helpers refused; passed as it was.
     NatFailed = "nat_failed",
+    /// A segment of a flow that its receiver will not accept: forwarded, no evidence.
+    Forged = "forged",
 }

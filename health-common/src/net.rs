@@ -56,9 +56,7 @@ impl Addr {
     pub const fn octets(self) -> [u8; 16] {
         let [a, b, c, d] =
             [self.0[0].to_ne_bytes(), self.0[1].to_ne_bytes(), self.0[2].to_ne_bytes(), self.0[3].to_ne_bytes()];
-        [
-            a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3],
-        ]
+        [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3]]
     }
 
     /// Whether it is a mapped IPv4 address.

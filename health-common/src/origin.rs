@@ -218,8 +218,7 @@ counters! {
     withheld_moves,
 }
 
-const _: () =
-    assert!(size_of::<Counters>() == 8 * Counters::NAMES.len() + 2 * size_of::<Buckets>());
+const _: () = assert!(size_of::<Counters>() == 8 * Counters::NAMES.len() + 2 * size_of::<Buckets>());
 
 impl OriginState {
     /// Of an origin that nothing is known of.

@@ -48,7 +48,7 @@ impl Segment {
 #[inline(always)]
 #[must_use]
 pub const fn after(a: u32, b: u32) -> bool {
-    (a.wrapping_sub(b) as i32) > 0
+    a.wrapping_sub(b).cast_signed() > 0
 }
 
 /// What a packet meant. Several can hold.
@@ -84,6 +84,8 @@ impl Effects {
     pub const CLOSED: u32 = 1 << 9;
     /// Data that was sent before.
     pub const RETRANS: u32 = 1 << 10;
+    /// A segment that its receiver will not accept: it proves nothing and moves nothing.
+    pub const FORGED: u32 = 1 << 11;
 
     /// Whether a bit is set.
     #[inline(always)]
@@ -133,7 +135,7 @@ pub const fn establish(attempt: &HalfOpen, synack: &Segment, now_ns: u64) -> Flo
         node_ack: start,
         origin_next: start,
         origin_ack: attempt.isn.wrapping_add(1),
-        rtt_us: if rtt_us > u32::MAX as u64 { u32::MAX } else { rtt_us as u32 },
+        rtt_us: if rtt_us > u32::MAX as u64 { u32::MAX } else { (rtt_us & 0xffff_ffff) as u32 },
         client: attempt.client,
         origin: attempt.origin,
         flags: attempt.flags & (MOVED | TRIAL),
@@ -168,7 +170,7 @@ pub fn from_node(flow: &mut Flow, segment: &Segment, now: impl FnOnce() -> u64) 
     if segment.has(FIN) {
         flow.flags |= NODE_FIN;
     }
-    effects.bits |= closed(flow, segment);
+    effects.bits |= closed(flow);
     effects
 }
 
@@ -186,7 +188,11 @@ pub fn from_origin(flow: &mut Flow, segment: &Segment, coarse_ns: u64) -> Effect
         }
         return effects;
     }
-    if segment.has(ACK) && after(segment.ack, flow.origin_ack) && !after(segment.ack, flow.node_next) {
+    if !acceptable(flow, segment) {
+        effects.bits = Effects::FORGED;
+        return effects;
+    }
+    if after(segment.ack, flow.origin_ack) {
         flow.origin_ack = segment.ack;
     }
     if segment.len > 0 && after(segment.seq.wrapping_add(segment.len), flow.origin_next) {
@@ -206,7 +212,7 @@ pub fn from_origin(flow: &mut Flow, segment: &Segment, coarse_ns: u64) -> Effect
         flow.flags |= ORIGIN_FIN;
         effects.bits |= void(flow, &mut effects.request_ns);
     }
-    effects.bits |= closed(flow, segment);
+    effects.bits |= closed(flow);
     effects
 }
 
@@ -221,15 +227,31 @@ fn void(flow: &mut Flow, request_ns: &mut u64) -> u32 {
     Effects::VOID
 }
 
-/// Both sides have sent FIN, and this segment acknowledges the last one.
+/// Both sides have sent FIN, and each has acknowledged the other's. An acknowledgement of less is a duplicate: bytes before
+/// the FIN were lost and are still to come.
 #[inline(always)]
-const fn closed(flow: &Flow, segment: &Segment) -> u32 {
+const fn closed(flow: &Flow) -> u32 {
     let both = NODE_FIN | ORIGIN_FIN;
-    if flow.flags & both == both && !segment.has(FIN) && segment.has(ACK) && segment.len == 0 {
+    if flow.flags & both == both && !after(flow.origin_next, flow.node_ack) && !after(flow.node_next, flow.origin_ack) {
         Effects::CLOSED
     } else {
         0
     }
+}
+
+/// How far behind the newest acknowledgement a reordered segment may lie: the largest window that origins usually offer.
+const ACK_BEHIND_MAX: u32 = 1 << 24;
+/// The largest window there is (RFC 7323 §2.3).
+const WINDOW_MAX: u32 = 1 << 30;
+
+/// Whether the node's stack would take the segment (RFC 5961 §5): it acknowledges something sent, and lies around the
+/// window. Without this, whoever can forge bytes could choose the number at which a RST is exact.
+#[inline(always)]
+const fn acceptable(flow: &Flow, segment: &Segment) -> bool {
+    segment.has(ACK)
+        && !after(segment.ack, flow.node_next)
+        && !after(flow.origin_ack, segment.ack.wrapping_add(ACK_BEHIND_MAX))
+        && segment.seq.wrapping_sub(flow.node_ack).wrapping_add(WINDOW_MAX) < 2 * WINDOW_MAX
 }
 
 /// Shortest time after payload in which a RST still breaks a response. Unit: ns.
@@ -243,6 +265,10 @@ const fn reset(flow: &Flow, segment: &Segment, coarse_ns: u64) -> u32 {
     if segment.seq != flow.origin_next && segment.seq != flow.node_ack {
         return Effects::RST_INEXACT;
     }
+    // An origin that has closed in order may answer what crosses its FIN with a RST, used connection or not.
+    if flow.flags & ORIGIN_FIN != 0 {
+        return Effects::RESET_IDLE | Effects::CLOSED;
+    }
     if flow.flags & ANSWERED == 0 {
         return Effects::RESET_EARLY | Effects::CLOSED;
     }
@@ -250,9 +276,10 @@ const fn reset(flow: &Flow, segment: &Segment, coarse_ns: u64) -> u32 {
     let window = if four_rtts > MID_MIN_NS { four_rtts } else { MID_MIN_NS };
     let unacknowledged = after(flow.origin_next, flow.node_ack);
     let recent = coarse_ns.saturating_sub(flow.payload_ns) <= window;
-    if (unacknowledged || recent) && flow.flags & ORIGIN_FIN == 0 {
-        Effects::RESET_MID | Effects::CLOSED
-    } else {
-        Effects::RESET_IDLE | Effects::CLOSED
-    }
+    if unacknowledged || recent { Effects::RESET_MID | Effects::CLOSED } else { Effects::RESET_IDLE | Effects::CLOSED }
 }
+
+#[cfg(test)]
+mod proptests;
+#[cfg(test)]
+mod tests;

@@ -97,9 +97,8 @@ pub fn v4(ctx: &TcContext, direction: Direction) -> Result<Packet<FlowKey4>, Unr
     }
     let l4 = ETH_LEN + header_len;
     let total = u32::from(u16::from_be_bytes([header[2], header[3]]));
-    // Larger than 64 KiB (BIG TCP): the field is 0, and there is no padding to mistake for payload.
-    let l3_len = if total == 0 { ctx.len() - ETH_LEN as u32 } else { total };
-    let (segment, source, destination) = tcp(data, end, l4, l3_len.wrapping_sub(header_len as u32)).ok_or(SHORT)?;
+    let l4_len = within(ctx, total, ETH_LEN).and_then(|l3_len| l3_len.checked_sub(header_len as u32)).ok_or(SHORT)?;
+    let (segment, source, destination) = tcp(data, end, l4, l4_len).ok_or(SHORT)?;
     let from = Be32(u32::from_ne_bytes([header[12], header[13], header[14], header[15]]));
     let to = Be32(u32::from_ne_bytes([header[16], header[17], header[18], header[19]]));
     let key = match direction {
@@ -124,13 +123,22 @@ pub fn v6(ctx: &TcContext, direction: Direction) -> Result<Packet<FlowKey6>, Unr
     let from = Addr(at(data, end, ETH_LEN + 8).ok_or(SHORT)?);
     let to = Addr(at(data, end, ETH_LEN + 24).ok_or(SHORT)?);
     let l4 = ETH_LEN + IPV6_LEN;
-    let l4_len = if payload == 0 { ctx.len() - l4 as u32 } else { payload };
+    let l4_len = within(ctx, payload, l4).ok_or(SHORT)?;
     let (segment, source, destination) = tcp(data, end, l4, l4_len).ok_or(SHORT)?;
     let key = match direction {
         Direction::Egress => FlowKey6 { node: from, remote: to, node_port: source, remote_port: destination },
         Direction::Ingress => FlowKey6 { node: to, remote: from, node_port: destination, remote_port: source },
     };
     Ok(Packet { key, segment, l4 })
+}
+
+/// A header's claim of what follows `offset`, if the packet has as much.
+#[inline(always)]
+fn within(ctx: &TcContext, claimed: u32, offset: usize) -> Option<u32> {
+    let there = ctx.len().wrapping_sub(offset as u32);
+    // Larger than 64 KiB (BIG TCP): the field is 0, and there is no padding to mistake for payload.
+    let len = if claimed == 0 { there } else { claimed };
+    (len <= there).then_some(len)
 }
 
 #[inline(always)]

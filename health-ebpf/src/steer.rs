@@ -23,21 +23,24 @@ pub struct Chosen {
 /// Nothing was planned, or the plan is in motion: leave the flow alone.
 const LEAVE: u32 = u32::MAX;
 
-/// Chooses for a new flow to `frontend`. `hash` spreads flows over slots.
+/// Chooses for a flow to `frontend`. `hash` spreads flows over slots. Only a new one `may_try` a tripped origin: one that
+/// has waited already is not made to wait again.
 #[inline(always)]
-pub fn choose(frontend: u16, hash: u32, now: u64) -> Option<Chosen> {
-    let word = choose_word(frontend, hash, now);
+pub fn choose(frontend: u16, hash: u32, now: u64, may_try: bool) -> Option<Chosen> {
+    let word = choose_word(frontend, hash, now, u32::from(may_try));
     if word == LEAVE { None } else { Some(Chosen { origin: word as u16, flags: (word >> 16) as u16 }) }
 }
 
 /// A function of its own to the verifier, which then looks at it once and not at every way that leads here.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64) -> u32 {
+pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64, may_try: u32) -> u32 {
+    let may_try = may_try != 0;
     let Some((table, slot)) = slot(frontend, hash) else { return LEAVE };
     let Some(subject) = Subject::find(slot) else { return LEAVE };
     // Slots don't name a blocked origin. Where its trials go on, they are done by its own address's flows.
-    if table.own != slot
+    if may_try
+        && table.own != slot
         && let Some(own) = Subject::find(table.own)
         && own.origin.is(Origin::TRIALS)
         && own.wins_trial(now)
@@ -53,7 +56,7 @@ pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64) -> u32 {
         }
         return u32::from(slot);
     }
-    if subject.wins_trial(now) {
+    if may_try && subject.wins_trial(now) {
         return u32::from(slot) | u32::from(TRIAL) << 16;
     }
     let other = armed(table, hash, slot);
@@ -94,7 +97,13 @@ fn armed(table: &Table, hash: u32, instead_of: u16) -> u16 {
         if i >= len {
             break;
         }
-        let turn = if i < best && first + i >= best { first + i - best } else if i < best { first + i } else { i };
+        let turn = if i < best && first + i >= best {
+            first + i - best
+        } else if i < best {
+            first + i
+        } else {
+            i
+        };
         let id = table.armed[(turn as usize) & (ARMED_MAX - 1)];
         if id == instead_of {
             continue;

@@ -80,7 +80,14 @@ impl Subject {
     pub fn syn_done(&self, syn_ns: u64) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).syn_cells) }.cast::<u64>();
-        done(cells, SYN_CELLS, SYN_SHIFT, syn_ns);
+        done(cells, SYN_CELLS, SYN_SHIFT, syn_ns, self.origin.syn_timeout_ns);
+    }
+
+    /// A SYN was answered where we can't see it, or by nobody who counts: it says nothing.
+    #[inline(always)]
+    pub fn syn_void(&self, syn_ns: u64) {
+        self.syn_done(syn_ns);
+        atomic::update(word!(self, syns_open), |run| Streak(run).remove().0);
     }
 
     /// A SYN was refused.
@@ -113,7 +120,7 @@ impl Subject {
     pub fn request_done(&self, request_ns: u64) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).request_cells) }.cast::<u64>();
-        done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns);
+        done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, self.origin.response_timeout_ns);
         atomic::update(word!(self, requests_open), |run| Streak(run).remove().0);
     }
 
@@ -221,6 +228,17 @@ impl Subject {
         clear(word!(self, trial_open_ns));
     }
 
+    /// The trial's socket was closed. Before an answer was due, that says nothing: it may never have sent a SYN, for want of
+    /// a port. Later, the next trial will find it unanswered.
+    #[inline(always)]
+    pub fn trial_given_up(&self, now: u64) {
+        let opened = atomic::load(word!(self, trial_open_ns));
+        let due = self.origin.syn_timeout_ns.max(self.origin.response_timeout_ns);
+        if opened != 0 && now.saturating_sub(opened) < due {
+            self.trial_void();
+        }
+    }
+
     /// Something that began at `began` succeeded at the layer of `streak`.
     #[inline(always)]
     fn succeeded(&self, streak: u64, began: u64, now: u64, trial: bool) {
@@ -274,9 +292,14 @@ fn sent(ring: *mut u64, cells: usize, shift: u32, now: u64, folded: *mut u64) {
     atomic::add(cell, ONE_SENT);
 }
 
+/// An attempt is over. In a cell that counts as overdue already it stays a failure: totals never step back.
 #[inline(always)]
-fn done(ring: *mut u64, cells: usize, shift: u32, sent_ns: u64) {
+fn done(ring: *mut u64, cells: usize, shift: u32, sent_ns: u64, timeout_ns: u64) {
     let epoch = sent_ns >> shift;
+    let overdue_ns = ((epoch + 1) << shift).saturating_add(timeout_ns);
+    if timeout_ns != 0 && maps::coarse_now() >= overdue_ns {
+        return;
+    }
     let cell = place(ring, cells, epoch);
     if Cell(atomic::load(cell)).is_of(epoch, cells) {
         atomic::add(cell, ONE_DONE);

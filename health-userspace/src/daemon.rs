@@ -20,7 +20,6 @@ mod start;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-
 use health_core::{
     Timestamp,
     engine::{Engine, Input, Order, OrderKind, Step, TrafficTotals},
@@ -54,7 +53,6 @@ const READS_MAX: usize = 200;
 const HOUSEKEEPING_TICKS: u64 = 10;
 
 pub use start::{StartError, run};
-
 
 /// Everything that the loop owns.
 struct Daemon {
@@ -279,12 +277,7 @@ impl Daemon {
         control::Outcome::done(format!("{service}/{origin} {word}"))
     }
 
-    async fn detach(
-        &mut self,
-        drain: Option<Duration>,
-        force: bool,
-        by: &str,
-    ) -> (control::Outcome, Option<End>) {
+    async fn detach(&mut self, drain: Option<Duration>, force: bool, by: &str) -> (control::Outcome, Option<End>) {
         info!(by, force, ?drain, "detach");
         if let Some(drain) = drain {
             if let Err(error) = self.datapath.stop_steering() {

@@ -129,7 +129,7 @@ fn read_address(text: &str) -> Result<SocketAddr, (String, String)> {
         return Err((format!("\"{shown}\" has port 0"), "write a port from 1 to 65535".to_owned()));
     }
     if matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0) {
-        let message = format!("\"{shown}\" has a zone, which is not supported yet");
+        let message = format!("\"{shown}\" has a zone, which is not yet supported");
         return Err((message, "use an address that is valid on every link".to_owned()));
     }
     if canonical.ip() != address.ip() {

@@ -244,7 +244,7 @@ name = "shop"
                | ^^^^^^^^^
             fix: did you mean `interfaces`?
 
-            sluice.toml:3:1: `node.xdp` is not supported yet
+            sluice.toml:3:1: `node.xdp` is not yet supported
                |
              3 | xdp = ["eth1"]
                | ^^^
@@ -466,7 +466,7 @@ fn bad_values() {
             8:11 origin `a`: "[::ffff:10.0.0.1]:80" is an IPv4 address in IPv6 clothes
             write "10.0.0.1:80"
         address = "[fe80::1%3]:80"
-            8:11 origin `a`: "[fe80::1%3]:80" has a zone, which is not supported yet
+            8:11 origin `a`: "[fe80::1%3]:80" has a zone, which is not yet supported
             use an address that is valid on every link
         address = "0.0.0.0:80"
             8:11 origin `a`: "0.0.0.0:80" is no address that a server can have
@@ -505,7 +505,7 @@ fn bad_values() {
             12:10 `weight` is a float, not a whole number
             write, for example, weight = 0
         family = "ipv4"
-            12:1 `service.origin.family` is not supported yet
+            12:1 `service.origin.family` is not yet supported
             remove it; a later version of Sluice will read it
         wieght = 10
             12:1 unknown key `wieght` in `service.origin`
@@ -517,7 +517,7 @@ fn bad_values() {
             4:1 this service has no name
             add name = "…"
         name = "shop" ⏎ balance = "maglev"
-            6:1 `service.balance` is not supported yet
+            6:1 `service.balance` is not yet supported
             remove it; a later version of Sluice will read it
         name = "a"
             10:8 there are two origins named `a`
@@ -547,7 +547,7 @@ fn bad_values() {
             16:7 check `tcp`: `url` means nothing to a tcp check
             remove it, or write type = "http"
         type = "tcp" ⏎ needs = ["port"]
-            16:1 `service.check.needs` is not supported yet
+            16:1 `service.check.needs` is not yet supported
             remove it; a later version of Sluice will read it
         type = "tcp" ⏎ expect = ["contains:x"]
             16:10 check `tcp`: `expect` means nothing to a tcp check
@@ -595,7 +595,7 @@ fn bad_values() {
             17:20 the pattern "(" is wrong: unclosed group
             see https://docs.rs/regex/#syntax
         type = "http" ⏎ url = "http://a/b" ⏎ expect = { body = ["regex:a", "regex:b"] }
-            17:31 more than one body rule is not supported yet
+            17:31 more than one body rule is not yet supported
             keep one of them
         type = "http" ⏎ url = "http://a/b" ⏎ expect = { body = ["ready"] }
             17:20 the body rule "ready" begins with no known word
@@ -604,7 +604,7 @@ fn bad_values() {
             17:23 `body_max` cannot be "99MiB"
             write a size from 1B to 16MiB, for example "256KiB"
         type = "http" ⏎ url = "http://a/b" ⏎ expect = { json = { "/a" = "b" } }
-            17:12 `service.check.expect.json` is not supported yet
+            17:12 `service.check.expect.json` is not yet supported
             remove it; a later version of Sluice will read it
         type = "http" ⏎ url = "http://a/b" ⏎ method = "HEAD" ⏎ expect = { body = "exact:a" }
             18:19 check `http`: an answer to HEAD has no body that a rule could hold for
@@ -613,13 +613,13 @@ fn bad_values() {
             17:8 `fall` is 0, which is out of range
             write a number from 1 to 100
         type = "tcp" ⏎ [service.policy] ⏎ fault_rule = "both"
-            17:1 `service.policy.fault_rule` is not supported yet
+            17:1 `service.policy.fault_rule` is not yet supported
             remove it; a later version of Sluice will read it
         type = "tcp" ⏎ [service.policy] ⏎ trip = { on_5xx = true }
-            17:10 `service.policy.trip.on_5xx` is not supported yet
+            17:10 `service.policy.trip.on_5xx` is not yet supported
             remove it; a later version of Sluice will read it
         type = "tcp" ⏎ [service.policy] ⏎ syn_timeout = { sockets = true }
-            17:17 `service.policy.syn_timeout.sockets` is not supported yet
+            17:17 `service.policy.syn_timeout.sockets` is not yet supported
             remove it; a later version of Sluice will read it
         type = "tcp" ⏎ [service.policy] ⏎ success_below_percent = { fault = 60 }
             17:25 `success_below_percent` is out of order: degraded 80, high_risk 50, fault 60
@@ -700,16 +700,16 @@ fn bad_values() {
             3:24 `frontends` is 65535, which is out of range
             write a number from 1 to 65534
         interfaces = ["eth1"] ⏎ [control] ⏎ tls = { cert = "/a" }
-            4:1 `control.tls` is not supported yet
+            4:1 `control.tls` is not yet supported
             remove it; a later version of Sluice will read it
         interfaces = ["eth1"] ⏎ [control] ⏎ listen = "localhost:1"
             4:10 `listen` is no address: "localhost:1"
             write an IP address and a port, for example listen = "127.0.0.1:9911"
         include = ["/etc/x"] ⏎ [node]
-            1:1 `include` is not supported yet
+            1:1 `include` is not yet supported
             remove it; a later version of Sluice will read it
         [cluster] ⏎ etcd = [] ⏎ [node]
-            1:2 `cluster` is not supported yet
+            1:2 `cluster` is not yet supported
             remove it; a later version of Sluice will read it
         nod = 1 ⏎ [node]
             1:1 unknown key `nod` at the top of the file
@@ -910,7 +910,7 @@ fn keys_of_the_contract_are_told_from_mistakes() {
         for key in keys.split(' ') {
             let full = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
             let errors = parse(&format!("{full} = 1\n"), "f").expect_err("is refused").to_string();
-            assert!(errors.contains(&format!("`{full}` is not supported yet")), "{errors}");
+            assert!(errors.contains(&format!("`{full}` is not yet supported")), "{errors}");
         }
     }
 }

@@ -42,7 +42,9 @@ impl Daemon {
                 self.tallies.step(&self.service_of(event.origin), "trip", took);
                 (origin, format!("{} {why} in {}", event.count, millis(took)))
             }
-            Kind::Withheld => (origin, format!("trip: {} {why}; it serves as nobody else can, or only observes", event.count)),
+            Kind::Withheld => {
+                (origin, format!("trip: {} {why}; it serves as nobody else can, or only observes", event.count))
+            }
             Kind::Trial => (origin, format!("one flow tries it, port {port}")),
             Kind::TrialFailed => (origin, "the trial failed".to_owned()),
             Kind::Clear => (origin, "a success at the failing layer ended the trip".to_owned()),

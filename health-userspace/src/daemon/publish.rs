@@ -163,10 +163,7 @@ impl Daemon {
             in_sync: Some(self.applied.in_sync()),
             services,
             hooks: self.hook_reports(),
-            daemon: Some(DaemonReport {
-                pid: std::process::id(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-            }),
+            daemon: Some(DaemonReport { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() }),
         }
     }
 
@@ -185,9 +182,7 @@ impl Daemon {
     fn scrape(&self, status: &StatusReport, now: Timestamp) -> Scrape {
         let services = self.specs.iter().zip(&self.config.services);
         Scrape {
-            services: services
-                .filter_map(|(spec, config)| self.service_scrape(spec, config, status, now))
-                .collect(),
+            services: services.filter_map(|(spec, config)| self.service_scrape(spec, config, status, now)).collect(),
             node: self.node_scrape(),
         }
     }
@@ -349,10 +344,7 @@ fn shares(datapath: &crate::datapath::Datapath, spec: &ServiceSpec) -> BTreeMap<
 }
 
 fn is_usable(origin: &crate::report::OriginReport) -> bool {
-    let state = matches!(
-        origin.state,
-        Some(State::Unknown | State::Healthy | State::Degraded | State::HighRisk)
-    );
+    let state = matches!(origin.state, Some(State::Unknown | State::Healthy | State::Degraded | State::HighRisk));
     state && origin.tripped != Some(true) && origin.weight.is_some_and(|weight| weight > 0)
 }
 

@@ -84,7 +84,7 @@ impl Daemon {
         }
         (self.specs, self.config) = (specs, config);
         match self.datapath.attach() {
-            Ok(changes) => changes.iter().for_each(start::say),
+            Ok(attached) => attached.iter().for_each(start::say),
             Err(error) => warn!(error = %start::chain(&error), "cannot attach"),
         }
         // A new origin must be read before it is judged.
@@ -105,9 +105,8 @@ fn fixed(old: &Config, new: &Config) -> Vec<&'static str> {
     };
     differs("node.pin_dir", a.pin_dir != b.pin_dir);
     differs("node.state_dir", a.state_dir != b.state_dir);
-    let sizes = |limits: &config::Limits| {
-        (limits.origins, limits.frontends, limits.half_open, limits.flows, limits.moved)
-    };
+    let sizes =
+        |limits: &config::Limits| (limits.origins, limits.frontends, limits.half_open, limits.flows, limits.moved);
     differs("node.limits", sizes(&a.limits) != sizes(&b.limits));
     differs("control.listen", old.control.listen != new.control.listen);
     differs("control.socket", old.control.socket != new.control.socket);

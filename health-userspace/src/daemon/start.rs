@@ -96,6 +96,7 @@ pub fn run(options: RunOptions) -> Result<(), StartError> {
 async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     state_dir(&config)?;
     let mut datapath = Datapath::open(&config)?;
+    datapath.log();
     // The pins' lock has been taken: from here on no other daemon is in the way.
     let listener = Listener::bind(&config.control.socket)?;
     let routes = Routes::open().map_err(StartError::Routes)?;
@@ -197,9 +198,11 @@ pub(super) async fn interfaces(routes: &Routes, config: &Config) -> BTreeMap<Soc
 /// While a listed interface is still missing, a route may yet move to it: then that is said, and waited for.
 pub(super) fn check_routes(config: &Config, interfaces: &BTreeMap<SocketAddr, u32>) -> Result<(), DatapathError> {
     let listed = |name: &str| config.node.interfaces.iter().any(|pattern| pattern.matches(name));
-    let missing = config.node.interfaces.iter().any(|pattern| {
-        pattern.is_exact() && nix::net::if_::if_nametoindex(pattern.as_str()).is_err()
-    });
+    let missing = config
+        .node
+        .interfaces
+        .iter()
+        .any(|pattern| pattern.is_exact() && nix::net::if_::if_nametoindex(pattern.as_str()).is_err());
     for (&address, &index) in interfaces {
         let interface = interface_name(index);
         if listed(&interface) {
@@ -253,4 +256,3 @@ fn notify(state: &str) {
         warn!(%error, "cannot notify the service manager");
     }
 }
-

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io,
+    os::fd::AsFd,
     path::{Path, PathBuf},
 };
 
@@ -104,8 +105,12 @@ impl Hooks {
     pub(super) fn round(&mut self, ebpf: &mut Ebpf, pins: &Pins) -> Result<Vec<Change>, DatapathError> {
         let mut changes = Vec::new();
         let present = interfaces();
-        let lost: Vec<String> =
-            self.held.iter().filter(|(name, index)| present.get(*name) != Some(index)).map(|(n, _)| n.clone()).collect();
+        let lost: Vec<String> = self
+            .held
+            .iter()
+            .filter(|(name, index)| present.get(*name) != Some(index))
+            .map(|(n, _)| n.clone())
+            .collect();
         for name in lost {
             self.release(pins, &name);
             changes.push(Change::Gone(name));
@@ -143,7 +148,9 @@ impl Hooks {
         };
         if path != self.cgroup || path.is_none() {
             if self.cgroup.is_some() || path.is_none() {
-                CGROUP_HOOKS.iter().for_each(|(_, hook)| unpin(&pins.link(hook)));
+                for (_, hook) in CGROUP_HOOKS {
+                    unpin(&pins.link(hook));
+                }
             }
             self.cgroup = None;
         }
@@ -189,9 +196,7 @@ impl Hooks {
 /// Names and numbers of this namespace's interfaces.
 fn interfaces() -> BTreeMap<String, u32> {
     nix::net::if_::if_nameindex()
-        .map(|list| {
-            list.iter().map(|i| (i.name().to_string_lossy().into_owned(), i.index())).collect()
-        })
+        .map(|list| list.iter().map(|i| (i.name().to_string_lossy().into_owned(), i.index())).collect())
         .unwrap_or_default()
 }
 
@@ -235,14 +240,10 @@ fn attach_interface(ebpf: &mut Ebpf, pins: &Pins, name: &str, index: u32) -> Res
         if has_tcx() {
             // First to see what came in, last to see what goes out.
             let order = if hook == "tc_ingress" { LinkOrder::first() } else { LinkOrder::last() };
-            let id = loaded
-                .attach_with_options(name, direction, TcAttachOptions::TcxOrder(order))
-                .map_err(attach)?;
+            let id = loaded.attach_with_options(name, direction, TcAttachOptions::TcxOrder(order)).map_err(attach)?;
             let link_fd = loaded.take_link(id).map_err(attach)?;
-            let fd = FdLink::try_from(link_fd).map_err(|error| DatapathError::Link {
-                link: link.clone(),
-                source: io::Error::other(error),
-            })?;
+            let fd = FdLink::try_from(link_fd)
+                .map_err(|error| DatapathError::Link { link: link.clone(), source: io::Error::other(error) })?;
             pin(fd, &pins.link(&link), &link)?;
         } else {
             attach_clsact(loaded, name, direction).map_err(attach)?;
@@ -255,14 +256,12 @@ fn attach_interface(ebpf: &mut Ebpf, pins: &Pins, name: &str, index: u32) -> Res
 fn attach_clsact(program: &mut SchedClassifier, name: &str, direction: TcAttachType) -> Result<(), ProgramError> {
     // It fails when the qdisc is there already, which is as good.
     drop(qdisc_add_clsact(name));
-    let options = || NlOptions {
-        priority: CLSACT_PRIORITY,
-        handle: aya::programs::tc::TcHandle::new(0, 1),
-        classid: None,
-    };
+    let options =
+        || NlOptions { priority: CLSACT_PRIORITY, handle: aya::programs::tc::TcHandle::new(0, 1), classid: None };
     let id = program.attach_with_options(name, direction, TcAttachOptions::Netlink(options())).or_else(|_| {
-        let link = aya::programs::tc::SchedClassifierLink::attached(name, direction, CLSACT_PRIORITY, options().handle, None)
-            .map_err(|error| ProgramError::IOError(io::Error::other(error)))?;
+        let link =
+            aya::programs::tc::SchedClassifierLink::attached(name, direction, CLSACT_PRIORITY, options().handle, None)
+                .map_err(|error| ProgramError::IOError(io::Error::other(error)))?;
         program.attach_to_link(link)
     })?;
     // Forgotten on purpose: dropping a link detaches it, and the datapath outlives the daemon.
@@ -271,11 +270,8 @@ fn attach_clsact(program: &mut SchedClassifier, name: &str, direction: TcAttachT
 }
 
 fn attach_cgroup(ebpf: &mut Ebpf, program: &'static str, folder: &File, path: &Path) -> Result<FdLink, DatapathError> {
-    let attach = |source| DatapathError::Attach {
-        program,
-        target: path.display().to_string(),
-        source: Box::new(source),
-    };
+    let attach =
+        |source| DatapathError::Attach { program, target: path.display().to_string(), source: Box::new(source) };
     let lost = |error| DatapathError::Link { link: program.to_owned(), source: io::Error::other(error) };
     // `Single` with a link still allows other programs beside ours; `AllowMultiple` is refused for links.
     let mode = CgroupAttachMode::Single;
@@ -310,7 +306,6 @@ fn take_over(
         unpin(&path);
         return Ok(false);
     }
-    use std::os::fd::AsFd;
     match sys::update(&fd, load::program_fd(ebpf, program)?.as_fd()) {
         Ok(()) => Ok(true),
         // The interface or cgroup behind it is gone.
@@ -327,15 +322,17 @@ where
     &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
 {
     let program = ebpf.program_mut(name).ok_or(DatapathError::Missing { name })?;
-    program.try_into().map_err(|source| DatapathError::Program { program: name, needs: "6.1", source: Box::new(source) })
+    program.try_into().map_err(|source| DatapathError::Program {
+        program: name,
+        needs: "6.1",
+        source: Box::new(source),
+    })
 }
 
 fn pin(link: FdLink, path: &Path, name: &str) -> Result<(), DatapathError> {
     unpin(path);
     // The pin keeps the link; the descriptor is no longer needed.
-    link.pin(path)
-        .map(drop)
-        .map_err(|source| DatapathError::Pin { name: name.to_owned(), source: Box::new(source) })
+    link.pin(path).map(drop).map_err(|source| DatapathError::Pin { name: name.to_owned(), source: Box::new(source) })
 }
 
 fn unpin(path: &Path) {

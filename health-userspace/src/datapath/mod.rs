@@ -80,6 +80,11 @@ impl Datapath {
         })
     }
 
+    /// Passes the kernel half's log lines on, if debug lines are wanted. Within a runtime only.
+    pub fn log(&mut self) {
+        ring::spawn_logger(&mut self.ebpf);
+    }
+
     /// Whether the maps of a former daemon were found.
     #[must_use]
     pub const fn adopted(&self) -> bool {
@@ -109,8 +114,7 @@ impl Datapath {
         self.registry.register(&mut self.maps, config)?;
         self.hooks.set_patterns(&self.pins, config.node.interfaces.clone());
         self.written.configure(&mut self.maps, &self.registry, config, interfaces)?;
-        let specs: Vec<ServiceSpec> =
-            config.services.iter().map(|service| service.spec(&self.registry)).collect();
+        let specs: Vec<ServiceSpec> = config.services.iter().map(|service| service.spec(&self.registry)).collect();
         self.owners = specs
             .iter()
             .flat_map(|spec| spec.frontends.iter().map(|frontend| (frontend.id.0, (spec.id.0, frontend.own.0))))

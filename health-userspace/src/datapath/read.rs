@@ -74,13 +74,7 @@ pub(super) fn origin(maps: &Maps, id: u16, now: Timestamp) -> Result<OriginReadi
         rtt,
         ttfb,
         syn_timeout: overdue(state.syn_timeouts, &state.syn_cells, SYN_SHIFT, now, record.syn_timeout_ns),
-        no_response: overdue(
-            state.no_responses,
-            &state.request_cells,
-            REQUEST_SHIFT,
-            now,
-            record.response_timeout_ns,
-        ),
+        no_response: overdue(state.no_responses, &state.request_cells, REQUEST_SHIFT, now, record.response_timeout_ns),
         last_seen: Timestamp(state.last_seen_ns),
         kernel: view(&record, &state),
         trial_next: Timestamp(state.trial_next_ns),
@@ -120,8 +114,7 @@ fn view(record: &Origin, state: &OriginState) -> KernelView {
 pub(super) fn counts(maps: &Maps) -> Result<Vec<(Count, u64)>, DatapathError> {
     let mut counts = Vec::with_capacity(Count::ALL.len());
     for &count in Count::ALL {
-        let cpus =
-            maps.counts.get(&(count as u32), 0).map_err(|source| maps::read_error(map::COUNTS, source))?;
+        let cpus = maps.counts.get(&(count as u32), 0).map_err(|source| maps::read_error(map::COUNTS, source))?;
         counts.push((count, cpus.iter().sum()));
     }
     Ok(counts)
@@ -135,10 +128,8 @@ pub(super) fn shares(maps: &Maps, frontend: u16) -> Result<BTreeMap<u16, u32>, D
     if selector.generation() == 0 {
         return Ok(shares);
     }
-    let table = maps
-        .tables
-        .get(&(index * 2 + selector.buffer()), 0)
-        .map_err(|source| maps::read_error(map::TABLES, source))?;
+    let table =
+        maps.tables.get(&(index * 2 + selector.buffer()), 0).map_err(|source| maps::read_error(map::TABLES, source))?;
     for slot in table.slots {
         *shares.entry(u16::try_from(slot & 0xffff).unwrap_or(health_common::NONE)).or_default() += 1;
     }

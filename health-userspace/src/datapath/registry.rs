@@ -69,7 +69,7 @@ impl Registry {
     /// What the pinned maps know.
     pub(super) fn read(maps: &Maps) -> Result<Self, DatapathError> {
         let mut registry = Self::default();
-        for entry in maps.names.iter() {
+        for entry in &maps.names {
             let (key, name) = entry.map_err(|source| maps::read_error(map::NAMES, source))?;
             let name = text(&name);
             match key.kind {
@@ -126,8 +126,7 @@ impl Registry {
         let wanted: BTreeSet<SocketAddr> =
             config.services.iter().flat_map(|service| &service.origins).map(|origin| origin.address).collect();
         let used = named_by_flows(maps);
-        let (&old, &id) =
-            self.origins.iter().find(|(address, id)| !wanted.contains(address) && !used.contains(id))?;
+        let (&old, &id) = self.origins.iter().find(|(address, id)| !wanted.contains(address) && !used.contains(id))?;
         self.origins.remove(&old);
         self.origins.insert(address, id);
         Some(id)
@@ -162,12 +161,7 @@ impl Registry {
 }
 
 /// The number of `key`, a new one if need be: never one that was given before, while there are such.
-fn take<K: Ord>(
-    numbers: &mut BTreeMap<K, u16>,
-    key: K,
-    max: u32,
-    what: &'static str,
-) -> Result<u16, DatapathError> {
+fn take<K: Ord>(numbers: &mut BTreeMap<K, u16>, key: K, max: u32, what: &'static str) -> Result<u16, DatapathError> {
     if let Some(&id) = numbers.get(&key) {
         return Ok(id);
     }

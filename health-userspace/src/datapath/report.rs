@@ -115,7 +115,7 @@ struct Names {
 impl Names {
     fn read(maps: &Maps) -> Result<Self, DatapathError> {
         let mut of = BTreeMap::new();
-        for entry in maps.names.iter() {
+        for entry in &maps.names {
             let (key, name) = entry.map_err(|source| maps::read_error(map::NAMES, source))?;
             of.insert((key.kind, key.id), registry::text(&name));
         }
@@ -297,8 +297,7 @@ fn origins(maps: &Maps, names: &Names, now: Timestamp) -> Result<Vec<OriginEntry
         if kind != NameKey::ORIGIN {
             continue;
         }
-        let record =
-            maps.origins.get(&u32::from(id), 0).map_err(|source| maps::read_error(map::ORIGINS, source))?;
+        let record = maps.origins.get(&u32::from(id), 0).map_err(|source| maps::read_error(map::ORIGINS, source))?;
         if !record.is(health_common::origin::Origin::PRESENT) {
             continue;
         }
@@ -333,4 +332,3 @@ pub fn trip(reading: &read::OriginReading, now: Timestamp) -> Option<TripReport>
         trials_failed: trip.trials_failed,
     })
 }
-

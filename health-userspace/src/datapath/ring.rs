@@ -2,7 +2,11 @@
 
 use std::io;
 
-use aya::maps::{MapData, RingBuf};
+use aya::{
+    Ebpf,
+    maps::{MapData, RingBuf},
+};
+use aya_log::EbpfLogger;
 use health_common::event::Event;
 use tokio::io::unix::AsyncFd;
 
@@ -47,4 +51,23 @@ impl Ring {
             }
         }
     }
+}
+
+/// Passes the kernel half's log lines on, at debug level only. Within a runtime only.
+pub(super) fn spawn_logger(ebpf: &mut Ebpf) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let logger = match EbpfLogger::init(ebpf) {
+        Ok(logger) => logger,
+        Err(error) => return tracing::debug!(%error, "the kernel half has no log"),
+    };
+    // SAFETY: as in `Ring::new`.
+    let Ok(mut logger) = (unsafe { AsyncFd::register(logger) }) else { return };
+    tokio::spawn(async move {
+        while let Ok(mut ready) = logger.readable_mut().await {
+            ready.get_inner_mut().flush();
+            ready.clear_ready();
+        }
+    });
 }

@@ -5,9 +5,14 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use futures_util::StreamExt;
 use rtnetlink::{
     Handle, RouteMessageBuilder,
-    packet_route::route::{RouteAttribute, RouteMessage},
+    packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload},
+    packet_route::{
+        RouteNetlinkMessage,
+        route::{RouteAttribute, RouteMessage},
+    },
 };
 
 use super::DatapathError;
@@ -43,18 +48,21 @@ impl Routes {
     }
 
     async fn ask(&self, question: RouteMessage) -> io::Result<u32> {
-        use futures_util::TryStreamExt;
-        let mut answers = self.handle.route().get(question).execute();
+        // The library's own request dumps the whole table; one question without the dump flag is answered by the route
+        // that a packet would take.
+        let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetRoute(question));
+        request.header.flags = NLM_F_REQUEST;
         let no_route = || io::Error::new(io::ErrorKind::NetworkUnreachable, "no route");
-        let answer = answers.try_next().await.map_err(io::Error::other)?.ok_or_else(no_route)?;
-        answer
-            .attributes
-            .iter()
-            .find_map(|attribute| match attribute {
-                RouteAttribute::Oif(index) => Some(*index),
-                _ => None,
-            })
-            .ok_or_else(no_route)
+        let mut answers = self.handle.clone().request(request).map_err(io::Error::other)?;
+        let answer = answers.next().await.ok_or_else(no_route)?;
+        let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) = answer.payload else {
+            return Err(no_route());
+        };
+        let index = route.attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::Oif(index) => Some(*index),
+            _ => None,
+        });
+        index.ok_or_else(no_route)
     }
 }
 

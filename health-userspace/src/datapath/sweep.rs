@@ -29,8 +29,7 @@ fn family<K: FlowKey + aya::Pod>(
     back: &mut HashMap<MapData, K, Moved>,
     now: Timestamp,
 ) -> u64 {
-    let over: Vec<(K, Moved)> =
-        out.iter().flatten().take(AT_ONCE).filter(|(_, moved)| is_over(moved, now)).collect();
+    let over: Vec<(K, Moved)> = out.iter().flatten().take(AT_ONCE).filter(|(_, moved)| is_over(moved, now)).collect();
     let mut removed = 0;
     for (key, moved) in over {
         // A new flow may have taken the tuple since it was read: then it is not over any more.

@@ -93,8 +93,7 @@ impl Written {
         interfaces: &BTreeMap<SocketAddr, u32>,
     ) -> Result<(), DatapathError> {
         let spec = service.spec(registry);
-        let mut members =
-            Service { max_percent: u32::from(service.policy.trip.max_percent), ..Service::default() };
+        let mut members = Service { max_percent: u32::from(service.policy.trip.max_percent), ..Service::default() };
         for (origin, spec_origin) in service.origins.iter().zip(&spec.origins) {
             let v6 = if origin.address.is_ipv6() { Service::V6 } else { 0 };
             let tier = origin.tier.min(Service::TIER) | v6;
@@ -115,9 +114,7 @@ impl Written {
             };
             self.write_origin(maps, spec_origin.id.0, record)?;
         }
-        maps.services
-            .set(u32::from(spec.id.0), members, 0)
-            .map_err(|source| maps::write_error(map::SERVICES, source))
+        maps.services.set(u32::from(spec.id.0), members, 0).map_err(|source| maps::write_error(map::SERVICES, source))
     }
 
     /// Where an origin's packets leave, after the routes were asked again.
@@ -146,15 +143,19 @@ impl Written {
         }
         // Forgotten first: a write that fails is not believed to have happened.
         self.origins.remove(&id);
-        maps.origins
-            .set(u32::from(id), origin, 0)
-            .map_err(|source| maps::write_error(map::ORIGINS, source))?;
+        maps.origins.set(u32::from(id), origin, 0).map_err(|source| maps::write_error(map::ORIGINS, source))?;
         self.origins.insert(id, origin);
         Ok(())
     }
 
     /// Makes the kernel's steering that of the plan. What fails is counted and wished again next time.
-    pub(super) fn apply(&mut self, maps: &mut Maps, plan: &Plan, services: &BTreeMap<u16, (u16, u16)>, now: Timestamp) -> Applied {
+    pub(super) fn apply(
+        &mut self,
+        maps: &mut Maps,
+        plan: &Plan,
+        services: &BTreeMap<u16, (u16, u16)>,
+        now: Timestamp,
+    ) -> Applied {
         let mut applied = Applied::default();
         for wish in &plan.origins {
             match self.origin(maps, wish) {
@@ -213,10 +214,7 @@ impl Written {
         }
         let selector = match old {
             Some(old) => old.selector,
-            None => maps
-                .selectors
-                .get(&u32::from(id), 0)
-                .map_err(|source| maps::read_error(map::SELECTORS, source))?,
+            None => maps.selectors.get(&u32::from(id), 0).map_err(|source| maps::read_error(map::SELECTORS, source))?,
         };
         let generation = selector.generation().checked_add(1).unwrap_or(1);
         let next = Selector::new(generation, selector.buffer() ^ 1);
@@ -224,9 +222,7 @@ impl Written {
         maps.tables
             .set(u32::from(id) * 2 + next.buffer(), table, 0)
             .map_err(|source| maps::write_error(map::TABLES, source))?;
-        maps.selectors
-            .set(u32::from(id), next, 0)
-            .map_err(|source| maps::write_error(map::SELECTORS, source))?;
+        maps.selectors.set(u32::from(id), next, 0).map_err(|source| maps::write_error(map::SELECTORS, source))?;
         self.frontends.insert(id, Frontend { plan: wish.clone(), selector: next, switched: now });
         Ok(Some(true))
     }
@@ -355,13 +351,7 @@ fn namespace_cookie() -> Result<u64, DatapathError> {
     let mut len = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(8);
     // SAFETY: the kernel writes `len` bytes to `cookie`.
     let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut len,
-        )
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, (&raw mut cookie).cast(), &raw mut len)
     };
     if result < 0 { Err(error(std::io::Error::last_os_error())) } else { Ok(cookie) }
 }
@@ -374,5 +364,6 @@ fn cookie_of(path: &std::path::Path) -> Result<u64, DatapathError> {
         nix::sched::setns(&file, nix::sched::CloneFlags::CLONE_NEWNET)?;
         namespace_cookie().map_err(std::io::Error::other)
     });
-    thread.join().map_err(|_| error(std::io::Error::other("the thread panicked")))?.map_err(error)
+    let panicked = || error(std::io::Error::other("the thread panicked"));
+    thread.join().map_or_else(|_| Err(panicked()), |cookie| cookie.map_err(error))
 }

@@ -1,0 +1,448 @@
+//! Tables: one packet after another through one flow.
+
+extern crate std;
+
+use std::vec::Vec;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+const SEC: u64 = 1_000 * MS;
+/// Number of the client's SYN.
+const ISN: u32 = 1_000;
+/// Number of the origin's SYN-ACK.
+const ORIGIN_ISN: u32 = 50_000;
+
+/// A flow under test, its packets numbered from its first bytes on.
+struct Case {
+    flow: Flow,
+    isn: u32,
+    origin_isn: u32,
+}
+
+impl Case {
+    fn new() -> Self {
+        Self::numbered(ISN, ORIGIN_ISN)
+    }
+
+    fn numbered(isn: u32, origin_isn: u32) -> Self {
+        let flow = establish(&attempt(isn), &syn_ack(isn, origin_isn), SEC + MS);
+        Self { flow, isn, origin_isn }
+    }
+
+    /// From the node: `from` and `ack` count bytes since the handshake.
+    fn node(&mut self, at: u64, flags: u8, from: u32, len: u32, ack: u32) -> Effects {
+        let (seq, ack) =
+            (self.isn.wrapping_add(1).wrapping_add(from), self.origin_isn.wrapping_add(1).wrapping_add(ack));
+        from_node(&mut self.flow, &Segment { seq, ack, len, flags }, || at)
+    }
+
+    /// From the origin.
+    fn origin(&mut self, at: u64, flags: u8, from: u32, len: u32, ack: u32) -> Effects {
+        let (seq, ack) =
+            (self.origin_isn.wrapping_add(1).wrapping_add(from), self.isn.wrapping_add(1).wrapping_add(ack));
+        from_origin(&mut self.flow, &Segment { seq, ack, len, flags }, at)
+    }
+
+    /// A request of 100 bytes, and 200 bytes that answer it, all acknowledged.
+    fn answered(at: u64) -> Self {
+        let mut case = Self::new();
+        case.node(at, ACK, 0, 100, 0);
+        case.origin(at + MS, ACK, 0, 200, 100);
+        case.node(at + MS, ACK, 100, 0, 200);
+        case
+    }
+}
+
+fn attempt(isn: u32) -> HalfOpen {
+    HalfOpen { syn_ns: SEC, isn, client: 7, origin: 3, ..HalfOpen::default() }
+}
+
+fn syn_ack(isn: u32, seq: u32) -> Segment {
+    Segment { seq, ack: isn.wrapping_add(1), len: 0, flags: SYN | ACK }
+}
+
+fn effects(bits: u32, request_ns: u64) -> Effects {
+    Effects { bits, request_ns }
+}
+
+const NOTHING: Effects = Effects { bits: 0, request_ns: 0 };
+
+#[test]
+fn only_an_answer_to_this_syn_is_one() {
+    let table = [
+        ("SYN-ACK", SYN | ACK, ISN + 1, Answer::Accepted),
+        ("SYN-ACK of another SYN", SYN | ACK, ISN + 2, Answer::None),
+        ("SYN-ACK of the SYN's own number", SYN | ACK, ISN, Answer::None),
+        ("SYN-ACK with ECN's bits", SYN | ACK | 0x40, ISN + 1, Answer::Accepted),
+        ("RST,ACK", RST | ACK, ISN + 1, Answer::Refused),
+        ("RST,ACK with a forged number", RST | ACK, ISN + 1 + (1 << 30), Answer::None),
+        ("RST,ACK one off", RST | ACK, ISN, Answer::None),
+        ("RST without ACK", RST, ISN + 1, Answer::None),
+        ("SYN of the other side", SYN, ISN + 1, Answer::None),
+        ("a challenge ACK", ACK, ISN + 1, Answer::None),
+    ];
+    for (name, flags, ack, want) in table {
+        let segment = Segment { seq: ORIGIN_ISN, ack, len: 0, flags };
+        assert_eq!(answer(&attempt(ISN), &segment), want, "{name}");
+    }
+    let segment = Segment { seq: 0, ack: 0, len: 0, flags: RST | ACK };
+    assert_eq!(answer(&attempt(u32::MAX), &segment), Answer::Refused, "ISN + 1 wraps to 0");
+}
+
+#[test]
+fn a_flow_is_what_its_handshake_said() {
+    let case = Case::new();
+
+    assert_eq!((case.flow.rtt_us, case.flow.client, case.flow.origin), (1_000, 7, 3));
+    assert_eq!((case.flow.node_next, case.flow.node_ack), (ISN + 1, ORIGIN_ISN + 1));
+    assert_eq!((case.flow.origin_next, case.flow.origin_ack), (ORIGIN_ISN + 1, ISN + 1));
+    let moved = HalfOpen { flags: MOVED | TRIAL | ANSWERED, ..attempt(ISN) };
+    assert_eq!(establish(&moved, &syn_ack(ISN, 0), SEC).flags, MOVED | TRIAL);
+}
+
+/// P04 (a): neither 20 ms nor 1.02 s is the RTT (RFC 6298 §3).
+#[test]
+fn p04_a_a_repeated_syn_gives_no_rtt() {
+    let repeated = HalfOpen { repeats: 1, ..attempt(ISN) };
+
+    assert_eq!(establish(&repeated, &syn_ack(ISN, ORIGIN_ISN), SEC + 1_020 * MS).rtt_us, 0);
+}
+
+#[test]
+fn a_long_or_negative_rtt_does_not_wrap() {
+    let early = establish(&attempt(ISN), &syn_ack(ISN, 0), SEC - 1);
+    let late = establish(&attempt(ISN), &syn_ack(ISN, 0), SEC + 5_000_000 * MS * 1_000);
+
+    assert_eq!((early.rtt_us, late.rtt_us), (0, u32::MAX));
+}
+
+#[test]
+fn requests_and_responses_alternate_on_a_kept_connection() {
+    let mut case = Case::new();
+
+    assert_eq!(case.node(SEC, ACK, 0, 100, 0), effects(Effects::REQUEST, 0));
+    assert_eq!(case.origin(SEC + MS, ACK, 0, 0, 100), NOTHING, "an ACK is no response");
+    assert_eq!(case.origin(SEC + 2 * MS, ACK, 0, 1400, 100), effects(Effects::RESPONSE, SEC));
+    assert_eq!(case.origin(SEC + 3 * MS, ACK, 1400, 600, 100), NOTHING, "the rest of the response");
+    assert_eq!(case.node(SEC + 3 * MS, ACK, 100, 0, 2000), NOTHING);
+    assert_eq!(case.node(9 * SEC, ACK, 100, 50, 2000), effects(Effects::REQUEST, 0), "the second request");
+    assert_eq!(case.origin(9 * SEC + MS, ACK, 2000, 10, 150), effects(Effects::RESPONSE, 9 * SEC));
+}
+
+#[test]
+fn an_upload_renews_the_clock_of_its_request() {
+    let mut case = Case::new();
+
+    assert_eq!(case.node(SEC, ACK, 0, 1400, 0), effects(Effects::REQUEST, 0));
+    assert_eq!(case.node(2 * SEC, ACK, 1400, 1400, 0), effects(Effects::REFRESHED, SEC));
+    assert_eq!(case.node(3 * SEC, ACK, 2800, 1400, 0), effects(Effects::REFRESHED, 2 * SEC));
+    assert_eq!(case.node(4 * SEC, ACK, 1400, 1400, 0), effects(Effects::RETRANS, 0), "a repeat renews nothing");
+    assert_eq!(case.node(5 * SEC, ACK, 2800, 2800, 0), effects(Effects::REFRESHED, 3 * SEC), "half a repeat, half new");
+    assert_eq!(case.origin(6 * SEC, ACK, 0, 20, 5600), effects(Effects::RESPONSE, 5 * SEC));
+}
+
+/// P04 (c): the first byte counts, however long the stream goes on.
+#[test]
+fn p04_c_a_stream_gives_one_sample_at_its_first_byte() {
+    let mut case = Case::new();
+    case.node(SEC, ACK, 0, 300, 0);
+
+    assert_eq!(case.origin(SEC + 15 * MS, ACK, 0, 129, 300), effects(Effects::RESPONSE, SEC));
+    assert_eq!(case.origin(41 * SEC, ACK, 129, 6, 300), NOTHING, "a frame 40 s later");
+    assert_eq!(case.origin(301 * SEC, ACK | FIN, 135, 0, 300), NOTHING);
+}
+
+/// P04 (d): a server that speaks first answers nobody.
+#[test]
+fn p04_d_a_banner_is_no_response() {
+    let mut case = Case::new();
+
+    assert_eq!(case.origin(SEC, ACK, 0, 40, 0), NOTHING);
+    assert_eq!(case.node(SEC + MS, ACK, 0, 10, 40), effects(Effects::REQUEST, 0));
+    assert_eq!(case.origin(SEC + 2 * MS, ACK, 40, 40, 10), effects(Effects::RESPONSE, SEC + MS));
+}
+
+#[test]
+fn repeats_and_keep_alives_are_neither_requests_nor_responses() {
+    let mut case = Case::answered(SEC);
+
+    assert_eq!(case.node(2 * SEC, ACK, 99, 1, 200), effects(Effects::RETRANS, 0), "keep-alive with a byte");
+    assert_eq!(case.node(2 * SEC, ACK, 99, 0, 200), NOTHING, "keep-alive without");
+    assert_eq!(case.origin(2 * SEC, ACK, 0, 200, 100), NOTHING, "the response again");
+    assert_eq!(case.origin(2 * SEC, ACK, 199, 1, 100), NOTHING, "the origin's keep-alive");
+    assert_eq!(case.node(3 * SEC, ACK, 100, 10, 200), effects(Effects::REQUEST, 0));
+    assert_eq!(case.origin(3 * SEC, ACK, 0, 200, 100), NOTHING, "an old response answers no new request");
+    let mut again = Segment { seq: ORIGIN_ISN, ack: ISN + 1, len: 0, flags: SYN | ACK };
+    assert_eq!(from_origin(&mut case.flow, &again, 3 * SEC), NOTHING, "the SYN-ACK again");
+    again.flags = ACK;
+    assert_eq!(from_node(&mut case.flow, &again, || 0), NOTHING);
+}
+
+/// P02: what an origin does to connections that it no longer wants is no failure.
+#[test]
+fn p02_a_a_request_that_crosses_the_origins_fin() {
+    let mut case = Case::answered(SEC);
+
+    assert_eq!(case.origin(61 * SEC, ACK | FIN, 200, 0, 100), NOTHING);
+    assert_eq!(case.node(61 * SEC + 40 * MS, ACK, 100, 80, 201), effects(Effects::REQUEST, 0));
+    let reset = case.origin(61 * SEC + 41 * MS, RST, 201, 0, 0);
+    assert_eq!(reset, effects(Effects::RESET_IDLE | Effects::CLOSED | Effects::VOID, 61 * SEC + 40 * MS));
+}
+
+#[test]
+fn p02_b_an_origin_that_has_forgotten_an_idle_flow() {
+    let mut case = Case::answered(SEC);
+
+    assert_eq!(case.node(601 * SEC, ACK, 100, 80, 200), effects(Effects::REQUEST, 0));
+    let reset = case.origin(601 * SEC + MS, RST, 200, 0, 0);
+    assert_eq!(reset, effects(Effects::RESET_IDLE | Effects::CLOSED | Effects::VOID, 601 * SEC));
+}
+
+#[test]
+fn p02_c_a_reset_instead_of_the_first_answer_is_a_failure() {
+    let mut case = Case::new();
+    case.node(SEC, ACK, 0, 100, 0);
+
+    let reset = case.origin(SEC + MS, RST | ACK, 0, 0, 100);
+    assert_eq!(reset, effects(Effects::RESET_EARLY | Effects::CLOSED, SEC));
+    assert_eq!(case.flow.request_ns, 0, "counted once");
+}
+
+#[test]
+fn an_unused_connection_that_its_origin_closed_in_order_is_idle() {
+    let mut case = Case::new();
+    case.origin(60 * SEC, ACK | FIN, 0, 0, 0);
+    case.node(60 * SEC + MS, ACK, 0, 100, 1);
+
+    let reset = case.origin(60 * SEC + 2 * MS, RST, 1, 0, 0);
+    assert_eq!(reset, effects(Effects::RESET_IDLE | Effects::CLOSED | Effects::VOID, 60 * SEC + MS));
+}
+
+#[test]
+fn a_reset_is_read_by_the_phase_of_its_flow() {
+    // What happens between a response at 1 s + 1 ms and the reset; when the reset comes; what it is.
+    type Step = fn(&mut Case);
+    let table: [(&str, Step, u64, u32); 7] = [
+        ("199 ms after the last payload", |_| {}, SEC + 199 * MS, Effects::RESET_MID),
+        ("later", |_| {}, SEC + 202 * MS, Effects::RESET_IDLE),
+        (
+            "with bytes unacknowledged",
+            |case| {
+                case.origin(2 * SEC, ACK, 200, 50, 100);
+            },
+            9 * SEC,
+            Effects::RESET_MID,
+        ),
+        (
+            "after the origin's FIN",
+            |case| {
+                case.origin(SEC + 2 * MS, ACK | FIN, 200, 0, 100);
+            },
+            SEC + 3 * MS,
+            Effects::RESET_IDLE,
+        ),
+        (
+            "after the node's FIN",
+            |case| {
+                case.node(SEC + 2 * MS, ACK | FIN, 100, 0, 200);
+            },
+            SEC + 3 * MS,
+            Effects::RESET_MID,
+        ),
+        (
+            "four of its RTTs after the last payload",
+            |case| case.flow.rtt_us = 100_000,
+            SEC + 390 * MS,
+            Effects::RESET_MID,
+        ),
+        ("more than four", |case| case.flow.rtt_us = 100_000, SEC + 410 * MS, Effects::RESET_IDLE),
+    ];
+    for (name, between, at, want) in table {
+        let mut case = Case::answered(SEC);
+        between(&mut case);
+        let next = case.flow.origin_next.wrapping_sub(ORIGIN_ISN + 1);
+        assert_eq!(case.origin(at, RST, next, 0, 100), effects(want | Effects::CLOSED, 0), "{name}");
+    }
+}
+
+#[test]
+fn an_exact_reset_carries_one_of_two_numbers() {
+    // 200 bytes acknowledged, 300 more under way.
+    let table: [(&str, u32, u32); 8] = [
+        ("the origin's next", 500, Effects::RESET_MID | Effects::CLOSED),
+        ("what the node acknowledged last", 200, Effects::RESET_MID | Effects::CLOSED),
+        ("between the two", 300, Effects::RST_INEXACT),
+        ("one behind", 199, Effects::RST_INEXACT),
+        ("one ahead", 501, Effects::RST_INEXACT),
+        ("in the window", 20_000, Effects::RST_INEXACT),
+        ("1 GiB off", 200 + (1 << 30), Effects::RST_INEXACT),
+        ("the number before the handshake", u32::MAX, Effects::RST_INEXACT),
+    ];
+    for (name, seq, want) in table {
+        let mut case = Case::answered(SEC);
+        case.origin(SEC + 2 * MS, ACK, 200, 300, 100);
+        let before = case.flow;
+        assert_eq!(case.origin(SEC + 3 * MS, RST, seq, 0, 100), effects(want, 0), "{name}");
+        assert_eq!(case.flow, before, "{name}: a reset moves nothing");
+    }
+}
+
+/// P06 (b): RFC 5961 §3.
+#[test]
+fn p06_b_a_forged_reset_is_no_evidence_and_closes_nothing() {
+    let mut case = Case::answered(SEC);
+
+    assert_eq!(case.origin(2 * SEC, RST, 200 + (1 << 30), 0, 100), effects(Effects::RST_INEXACT, 0));
+    for i in 0..100 {
+        let (at, done) = (3 * SEC + u64::from(i) * MS, i * 10);
+        assert_eq!(case.node(at, ACK, 100 + done, 10, 200 + done), effects(Effects::REQUEST, 0));
+        assert_eq!(case.origin(at, ACK, 200 + done, 10, 110 + done), effects(Effects::RESPONSE, at));
+    }
+}
+
+/// P06 (c), as far as it is decided here; the flow is gone for the late ACK.
+#[test]
+fn p06_c_an_exact_reset_counts_once() {
+    let mut case = Case::answered(SEC);
+
+    assert_eq!(case.origin(9 * SEC, RST, 200, 0, 100), effects(Effects::RESET_IDLE | Effects::CLOSED, 0));
+}
+
+#[test]
+fn forged_data_prepares_no_reset_and_answers_no_request() {
+    let in_window = 5_000;
+    let table: [(&str, u8, u32, u32); 5] = [
+        ("acknowledges what was never sent", ACK, in_window, 100_000),
+        ("acknowledges what lies long behind", ACK, in_window, 0_u32.wrapping_sub(1 << 25)),
+        ("acknowledges nothing", 0, in_window, 100),
+        ("lies outside of any window", ACK, (1 << 30) + 300, 100),
+        ("lies outside of any window, behind", ACK, 0_u32.wrapping_sub(1 << 30), 100),
+    ];
+    for (name, flags, seq, ack) in table {
+        let mut case = Case::answered(SEC);
+        case.node(2 * SEC, ACK, 100, 10, 200);
+        let before = case.flow;
+        assert_eq!(case.origin(2 * SEC, flags, seq, 10, ack), effects(Effects::FORGED, 0), "{name}");
+        assert_eq!(case.origin(2 * SEC, flags | FIN, seq, 10, ack), effects(Effects::FORGED, 0), "{name}, with FIN");
+        assert_eq!(case.flow, before, "{name}");
+        assert_eq!(case.origin(2 * SEC, RST, seq.wrapping_add(10), 0, 0), effects(Effects::RST_INEXACT, 0), "{name}");
+    }
+}
+
+#[test]
+fn both_fins_and_both_acknowledged_end_a_flow() {
+    let origin_first: &[(bool, u8, u32, u32, bool)] = &[
+        (false, ACK | FIN, 200, 100, false),
+        (true, ACK, 100, 201, false),
+        (true, ACK | FIN, 100, 201, false),
+        (false, ACK, 201, 101, true),
+    ];
+    let node_first: &[(bool, u8, u32, u32, bool)] =
+        &[(true, ACK | FIN, 100, 200, false), (false, ACK | FIN, 200, 101, false), (true, ACK, 101, 201, true)];
+    let crossing: &[(bool, u8, u32, u32, bool)] = &[
+        (true, ACK | FIN, 100, 200, false),
+        (false, ACK | FIN, 200, 100, false),
+        (true, ACK, 101, 201, false),
+        (false, ACK, 201, 101, true),
+    ];
+    let repeated: &[(bool, u8, u32, u32, bool)] = &[
+        (true, ACK | FIN, 100, 200, false),
+        (true, ACK | FIN, 100, 200, false),
+        (false, ACK, 200, 101, false),
+        (false, ACK | FIN, 200, 101, false),
+        (false, ACK | FIN, 200, 101, false),
+        (true, ACK, 101, 201, true),
+    ];
+    for (name, steps) in
+        [("origin first", origin_first), ("node first", node_first), ("crossing", crossing), ("repeated", repeated)]
+    {
+        let mut case = Case::answered(SEC);
+        for (i, &(node, flags, from, ack, closes)) in steps.iter().enumerate() {
+            let at = 2 * SEC;
+            let got = if node { case.node(at, flags, from, 0, ack) } else { case.origin(at, flags, from, 0, ack) };
+            assert_eq!(got, effects(if closes { Effects::CLOSED } else { 0 }, 0), "{name}, packet {i}");
+        }
+    }
+}
+
+#[test]
+fn a_half_closed_flow_goes_on_until_all_of_it_has_arrived() {
+    let mut case = Case::new();
+    case.node(SEC, ACK | FIN, 0, 100, 0);
+    case.origin(SEC + MS, ACK, 0, 1000, 101);
+    // Bytes 1000 to 1999 are lost on the way to the node, after they passed here.
+    case.origin(SEC + MS, ACK, 1000, 1000, 101);
+    case.origin(SEC + MS, ACK | FIN, 2000, 1000, 101);
+
+    assert_eq!(case.node(SEC + 2 * MS, ACK, 101, 0, 1000), NOTHING, "a duplicate ACK");
+    assert_eq!(case.origin(SEC + 200 * MS, ACK, 1000, 1000, 101), NOTHING, "the lost bytes again");
+    assert_eq!(case.node(SEC + 201 * MS, ACK, 101, 0, 3001), effects(Effects::CLOSED, 0));
+}
+
+#[test]
+fn an_orderly_end_without_an_answer_is_void() {
+    let mut case = Case::new();
+    case.node(SEC, ACK, 0, 100, 0);
+
+    assert_eq!(case.origin(2 * SEC, ACK | FIN, 0, 0, 100), effects(Effects::VOID, SEC));
+    assert_eq!(case.origin(3 * SEC, ACK | FIN, 0, 0, 100), NOTHING, "the same FIN again");
+}
+
+#[test]
+fn an_answer_that_ends_the_stream_is_an_answer() {
+    let mut case = Case::new();
+    case.node(SEC, ACK, 0, 100, 0);
+
+    assert_eq!(case.origin(2 * SEC, ACK | FIN, 0, 50, 100), effects(Effects::RESPONSE, SEC));
+}
+
+#[test]
+fn a_reset_of_the_node_is_its_own_doing() {
+    let mut idle = Case::answered(SEC);
+    assert_eq!(idle.node(2 * SEC, RST, 100, 0, 0), effects(Effects::CLIENT_ABORT | Effects::CLOSED, 0));
+
+    let mut waiting = Case::new();
+    waiting.node(SEC, ACK, 0, 100, 0);
+    let abort = Effects::CLIENT_ABORT | Effects::CLOSED | Effects::VOID;
+    assert_eq!(waiting.node(2 * SEC, RST | ACK, 100, 0, 0), effects(abort, SEC));
+}
+
+#[test]
+fn the_clock_is_read_for_new_bytes_only() {
+    let mut case = Case::answered(SEC);
+    let unread = || -> u64 { panic!("not for this packet") };
+    let base = Segment { seq: ISN + 101, ack: ORIGIN_ISN + 201, len: 0, flags: ACK };
+    for segment in [base, Segment { seq: ISN + 1, len: 100, ..base }, Segment { flags: ACK | FIN, ..base }] {
+        from_node(&mut case.flow, &segment, unread);
+    }
+}
+
+#[test]
+fn numbers_wrap() {
+    for isn in [u32::MAX - 50, u32::MAX - 1, u32::MAX, 0, i32::MAX as u32 - 50] {
+        for origin_isn in [u32::MAX - 120, u32::MAX, i32::MAX as u32] {
+            let mut case = Case::numbered(isn, origin_isn);
+            let steps: Vec<Effects> = [
+                case.node(SEC, ACK, 0, 100, 0),
+                case.origin(SEC, ACK, 0, 200, 100),
+                case.node(SEC, ACK, 0, 100, 200),
+                case.node(2 * SEC, ACK, 100, 100, 200),
+                case.origin(2 * SEC, ACK, 200, 200, 200),
+                case.node(2 * SEC, ACK, 200, 0, 400),
+                case.origin(3 * SEC, RST, 400, 0, 0),
+            ]
+            .into();
+            let want = [
+                effects(Effects::REQUEST, 0),
+                effects(Effects::RESPONSE, SEC),
+                effects(Effects::RETRANS, 0),
+                effects(Effects::REQUEST, 0),
+                effects(Effects::RESPONSE, 2 * SEC),
+                NOTHING,
+                effects(Effects::RESET_IDLE | Effects::CLOSED, 0),
+            ];
+            assert_eq!(steps, want, "{isn} and {origin_isn}");
+        }
+    }
+}

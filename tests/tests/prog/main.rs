@@ -1,0 +1,18 @@
+//! Ring 3: packets through the real programs in the real kernel, by `BPF_PROG_TEST_RUN`. Needs root.
+//!
+//! A table is a list of named cases: a packet, and what must come of it (verdict, packet, counters, events). Programs
+//! read the kernel's clock, so timeouts here are of milliseconds, and a case that waits sends packets until it may go on.
+
+#[allow(dead_code, reason = "the benchmark needs other parts of it than the tables do")]
+mod support;
+
+mod choice;
+mod garbage;
+mod pass;
+mod reset;
+mod reuse;
+mod signals;
+mod size;
+mod steer;
+mod trial;
+mod trip;

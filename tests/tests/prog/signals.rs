@@ -1,0 +1,224 @@
+//! What packets count: handshakes, requests, ends.
+
+use health_common::map::Count;
+
+use crate::support::kernel::until;
+use crate::support::packet::{ACK, FIN, PSH, RST, SYN};
+use crate::support::{A, Hook, Kernel, PASS, Packet, Plan};
+
+fn both(test: impl Fn(Plan)) {
+    for v6 in [false, true] {
+        test(Plan::new(v6));
+    }
+}
+
+fn samples(buckets: &[u32]) -> u32 {
+    buckets.iter().sum()
+}
+
+#[test]
+fn a_connection_from_its_syn_to_its_last_ack() {
+    both(|plan| {
+        let mut kernel = plan.load();
+        let conn = plan.conn(40_000);
+        assert_eq!(conn.syn(&kernel).verdict, PASS);
+        assert_eq!((kernel.signals(A), kernel.entries()), (vec![("syn", 1)], [1, 0, 0, 0]));
+        conn.syn_ack(&kernel);
+        assert_eq!(kernel.entries(), [0, 1, 0, 0], "the attempt became a flow");
+        conn.send(&kernel, ACK, 0, 0, 0);
+        conn.request(&kernel);
+        conn.respond(&kernel);
+        conn.receive(&kernel, ACK | FIN, 200, 0, 100);
+        conn.send(&kernel, ACK | FIN, 100, 0, 201);
+        assert_eq!(kernel.entries()[1], 1, "the last ACK is still to come");
+        conn.receive(&kernel, ACK, 201, 0, 101);
+
+        let want = [
+            ("syn", 1),
+            ("synack", 1),
+            ("request", 1),
+            ("response", 1),
+            ("opened", 1),
+            ("closed", 1),
+            ("pkts_out", 4),
+            ("pkts_in", 4),
+            ("bytes_out", 100),
+            ("bytes_in", 200),
+        ];
+        assert_eq!((kernel.signals(A), kernel.counts(), kernel.entries()), (want.into(), vec![], [0; 4]));
+        let counters = kernel.counters(A);
+        assert_eq!((samples(&counters.rtt), samples(&counters.ttfb)), (1, 1));
+        assert!(kernel.told().is_empty());
+    });
+}
+
+/// P04 (a).
+#[test]
+fn a_repeated_syn_counts_as_such_and_gives_no_rtt() {
+    let plan = Plan::new(false);
+    let kernel = plan.load();
+    let conn = plan.conn(40_000);
+    conn.syn(&kernel);
+    conn.syn(&kernel);
+    conn.syn_ack(&kernel);
+
+    assert_eq!((kernel.signal(A, "syn"), kernel.signal(A, "syn_retrans"), kernel.signal(A, "synack")), (1, 1, 1));
+    assert_eq!(samples(&kernel.counters(A).rtt), 0);
+}
+
+#[test]
+fn only_the_right_acknowledgement_answers_a_syn() {
+    both(|plan| {
+        let table = [
+            ("RST,ACK", RST | ACK, 1, Some("refused")),
+            ("RST,ACK, one off", RST | ACK, 2, None),
+            ("RST,ACK of the SYN's own number", RST | ACK, 0, None),
+            ("RST without ACK", RST, 1, None),
+            ("SYN-ACK", SYN | ACK, 1, Some("synack")),
+            ("SYN-ACK, 1 GiB off", SYN | ACK, 1 << 30, None),
+            ("challenge ACK", ACK, 1, None),
+        ];
+        for (name, flags, ack, signal) in table {
+            let mut kernel = plan.load();
+            let conn = plan.conn(40_000);
+            conn.syn(&kernel);
+            let packet = Packet { ack: conn.isn.wrapping_add(ack), ..conn.back(flags, u32::MAX, 0, 0) };
+            assert_eq!(kernel.run(Hook::Ingress, &packet.bytes()).verdict, PASS, "{name}");
+            let found = ["refused", "synack"].into_iter().find(|signal| kernel.signal(A, signal) == 1);
+            assert_eq!(found, signal, "{name}: {:?}", kernel.signals(A));
+            assert_eq!(kernel.entries()[0], usize::from(signal.is_none()), "{name}: the attempt goes on or not");
+        }
+    });
+}
+
+/// P06 (a).
+#[test]
+fn a_refused_attempt_is_forgotten_at_once() {
+    let plan = Plan::new(false);
+    let mut kernel = plan.load();
+    let conn = plan.conn(40_000);
+    conn.syn(&kernel);
+    conn.refuse(&kernel);
+    conn.refuse(&kernel);
+
+    assert_eq!((kernel.signals(A), kernel.entries()), (vec![("syn", 1), ("refused", 1)], [0; 4]));
+}
+
+/// P03.
+#[test]
+fn what_began_elsewhere_is_no_evidence() {
+    let plan = Plan::new(false);
+    let mut kernel = plan.load();
+    plan.conn(40_000).syn_ack(&kernel);
+    assert_eq!((kernel.signals(A), kernel.entries()), (vec![], [0; 4]), "(b) a SYN-ACK alone");
+    plan.conn(40_001).send(&kernel, ACK, 0, 100, 0);
+    assert_eq!((kernel.signals(A), kernel.counts()), (vec![], vec![("picked_up", 1)]), "(c) mid-flow data");
+    plan.conn(40_001).receive(&kernel, RST, 0, 0, 100);
+    assert_eq!((kernel.signals(A), kernel.entries()), (vec![], [0; 4]), "its RST");
+}
+
+/// P03 (a): answers take another way; the client's ACK shows that there was one.
+#[test]
+fn the_clients_ack_of_an_unseen_answer_ends_the_attempt() {
+    let plan = Plan::new(false).syn_timeout_ms(3);
+    let mut kernel = plan.load();
+    for port in 40_001..40_020 {
+        let conn = plan.conn(port);
+        conn.syn(&kernel);
+        conn.send(&kernel, ACK, 0, 0, 0);
+        conn.request(&kernel);
+    }
+    assert_eq!(kernel.entries(), [0; 4]);
+    let late = plan.conn(40_000);
+    let begun = std::time::Instant::now();
+    until("well over the SYN timeout", || {
+        late.syn(&kernel);
+        begun.elapsed().as_millis() > 20
+    });
+    assert_eq!((kernel.signal(A, "trips"), kernel.told()), (0, vec![]));
+}
+
+/// P04 (d).
+#[test]
+fn a_banner_gives_no_ttfb() {
+    let plan = Plan::new(false);
+    let kernel = plan.load();
+    let conn = plan.conn(25_000);
+    conn.handshake(&kernel);
+    conn.receive(&kernel, ACK | PSH, 0, 40, 0);
+
+    assert_eq!((kernel.signal(A, "response"), samples(&kernel.counters(A).ttfb)), (0, 0));
+}
+
+#[test]
+fn repeats_of_data_count_as_such() {
+    let plan = Plan::new(false);
+    let kernel = plan.load();
+    let conn = plan.conn(40_000);
+    conn.handshake(&kernel);
+    conn.request(&kernel);
+    conn.request(&kernel);
+    conn.send(&kernel, ACK, 99, 1, 0);
+
+    assert_eq!((kernel.signal(A, "request"), kernel.signal(A, "retrans")), (1, 2));
+}
+
+#[test]
+fn the_clients_reset_is_its_own_doing() {
+    both(|plan| {
+        let mut kernel = plan.load();
+        let conn = plan.conn(40_000);
+        conn.handshake(&kernel);
+        conn.request(&kernel);
+        conn.send(&kernel, RST | ACK, 100, 0, 0);
+
+        let ended = ["client_abort", "request_void", "closed"].map(|signal| kernel.signal(A, signal));
+        assert_eq!((ended, kernel.entries()), ([1, 1, 1], [0; 4]));
+        let resets = ["reset_early", "reset_mid", "reset_idle", "rst_inexact"].map(|signal| kernel.signal(A, signal));
+        assert_eq!(resets, [0; 4]);
+    });
+}
+
+#[test]
+fn a_late_answer_is_counted_late() {
+    let plan = Plan::new(false).syn_timeout_ms(3).response_timeout_ms(40);
+    let kernel = plan.load();
+    let conn = plan.conn(40_000);
+    conn.syn(&kernel);
+    wait_ms(&kernel, 4);
+    conn.syn_ack(&kernel);
+    conn.request(&kernel);
+    wait_ms(&kernel, 42);
+    conn.respond(&kernel);
+
+    let late = ["synack", "synack_late", "response", "response_late"].map(|signal| kernel.signal(A, signal));
+    assert_eq!(late, [1; 4]);
+    let long = kernel.counters(A).ttfb.iter().position(|&count| count == 1).map(health_common::histogram::lower_bound);
+    assert!(long >= Some(33_000_000), "{long:?}");
+}
+
+/// Until so much of the kernel's own clock has passed.
+fn wait_ms(kernel: &Kernel, ms: u128) {
+    let begun = std::time::Instant::now();
+    until("time passes", || {
+        kernel.run(Hook::Trivial, &[0; 64]);
+        begun.elapsed().as_millis() > ms
+    });
+}
+
+#[test]
+fn bytes_that_no_receiver_takes_are_no_sign_of_life() {
+    let plan = Plan::new(false);
+    let mut kernel = plan.load();
+    let conn = plan.conn(40_000);
+    conn.handshake(&kernel);
+    conn.request(&kernel);
+    let seen = kernel.state(A).last_seen_ns;
+    wait_ms(&kernel, 12);
+    conn.receive(&kernel, ACK, 0, 100, 1_000_000);
+
+    assert_eq!((kernel.signal(A, "response"), kernel.count(Count::Forged)), (0, 1));
+    assert_eq!(kernel.state(A).last_seen_ns, seen);
+    conn.receive(&kernel, RST, 100, 0, 0);
+    assert_eq!(kernel.signal(A, "rst_inexact"), 1, "its end is no exact number");
+}

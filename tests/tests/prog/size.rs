@@ -1,0 +1,27 @@
+//! How much the verifier has to walk through.
+
+use crate::support::Kernel;
+
+/// Compilers differ between machines, so this is a bound, about 1.3 times what it was when it was set. The verifier gives
+/// up at a million.
+const INSTRUCTIONS_MAX: [(&str, u32); 8] = [
+    ("connect4", 17_500),
+    ("connect6", 17_500),
+    ("egress", 200_000),
+    ("ingress", 190_000),
+    ("peer4", 30),
+    ("peer6", 40),
+    ("release", 130),
+    ("trivial", 4),
+];
+
+#[test]
+fn the_verifier_walks_no_further_than_before() {
+    let found = Kernel::small().instructions();
+    let within =
+        |(name, count): &(String, u32)| INSTRUCTIONS_MAX.iter().any(|(known, max)| known == name && count <= max);
+    assert!(
+        found.len() == INSTRUCTIONS_MAX.len() && found.iter().all(within),
+        "{found:?} against {INSTRUCTIONS_MAX:?}"
+    );
+}

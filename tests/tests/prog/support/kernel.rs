@@ -1,0 +1,293 @@
+//! The programs in the kernel, on maps that nobody else sees.
+
+use std::time::{Duration, Instant};
+
+use aya::maps::{Array, HashMap, MapData, PerCpuArray, PerCpuValues, RingBuf};
+use aya::programs::{CgroupSock, CgroupSockAddr, Program, SchedClassifier};
+use aya::{Ebpf, EbpfLoader, Pod, TestRun as _, TestRunOptions};
+use health_common::event::{Event, Kind};
+use health_common::flow::{Choice, Flow, HalfOpen, Moved};
+use health_common::map::{self, Count, Node, Selector, Service, Table};
+use health_common::net::{Endpoint, EndpointUse, FlowKey4, FlowKey6};
+use health_common::origin::{Counters, Origin, OriginState};
+
+/// `TCX_NEXT`, clsact's `TC_ACT_UNSPEC`.
+pub(crate) const PASS: i32 = -1;
+/// `TC_ACT_SHOT`.
+pub(crate) const SHOT: i32 = 2;
+/// `TC_ACT_REDIRECT`.
+pub(crate) const REDIRECT: i32 = 7;
+
+/// Room for the longest packet that a table makes, and what a rewrite could add.
+const PACKET_MAX: usize = 2048;
+/// Far over any timeout that a table sets.
+const DEADLINE: Duration = Duration::from_secs(5);
+const MARK_OFFSET: usize = 8;
+const CONTEXT_LEN: usize = 192;
+
+/// A TC program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    Egress,
+    Ingress,
+    Trivial,
+}
+
+impl Hook {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Egress => "egress",
+            Self::Ingress => "ingress",
+            Self::Trivial => "trivial",
+        }
+    }
+}
+
+/// What a program did with a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) verdict: i32,
+    pub(crate) packet: Vec<u8>,
+    pub(crate) mark: u32,
+}
+
+/// Loaded programs and their maps.
+pub(crate) struct Kernel {
+    ebpf: Ebpf,
+    events: RingBuf<MapData>,
+}
+
+impl Kernel {
+    /// With maps for the tables.
+    pub(crate) fn small() -> Self {
+        Self::new(64, 1024)
+    }
+
+    /// With room for that many origins, and flows of each family.
+    pub(crate) fn new(origins: u32, flows: u32) -> Self {
+        let mut loader = EbpfLoader::new();
+        let per_origin = [map::ORIGINS, map::STATES, map::COUNTERS, map::SERVICES, map::SELECTORS];
+        for name in per_origin {
+            loader.map_max_entries(name, origins);
+        }
+        loader.map_max_entries(map::TABLES, origins * 2).map_max_entries(map::ENDPOINTS, origins * 2);
+        let per_flow = [
+            map::HALF_OPEN_V4,
+            map::HALF_OPEN_V6,
+            map::FLOWS_V4,
+            map::FLOWS_V6,
+            map::MOVED_OUT_V4,
+            map::MOVED_OUT_V6,
+            map::MOVED_BACK_V4,
+            map::MOVED_BACK_V6,
+            map::SOCKETS,
+        ];
+        for name in per_flow {
+            loader.map_max_entries(name, flows);
+        }
+        let mut ebpf = loader.load(sluice::datapath::OBJECT).expect("the kernel takes the object: needs root");
+        for (name, program) in ebpf.programs_mut() {
+            let result = match program {
+                Program::SchedClassifier(program) => program.load(),
+                Program::CgroupSockAddr(program) => program.load(),
+                Program::CgroupSock(program) => program.load(),
+                _ => panic!("{name} is of an unknown type"),
+            };
+            if let Err(error) = result {
+                panic!("{name}: {error:?}");
+            }
+        }
+        let events = RingBuf::try_from(ebpf.take_map(map::EVENTS).expect("the map is there")).expect("a ring buffer");
+        Self { ebpf, events }
+    }
+
+    /// Name and `verified_instruction_count` of each program.
+    pub(crate) fn instructions(&self) -> Vec<(String, u32)> {
+        let info = |program: &Program| match program {
+            Program::SchedClassifier(program) => program.info(),
+            Program::CgroupSockAddr(program) => CgroupSockAddr::info(program),
+            Program::CgroupSock(program) => CgroupSock::info(program),
+            _ => panic!("unknown type"),
+        };
+        let count = |program| info(program).ok()?.verified_instruction_count();
+        let mut all: Vec<_> = self
+            .ebpf
+            .programs()
+            .map(|(name, program)| (name.to_owned(), count(program).expect("Linux 5.16")))
+            .collect();
+        all.sort();
+        all
+    }
+
+    // === Running ===
+
+    pub(crate) fn program(&self, hook: Hook) -> &SchedClassifier {
+        self.ebpf.program(hook.name()).expect("in the object").try_into().expect("a TC program")
+    }
+
+    /// Runs a packet once.
+    pub(crate) fn run(&self, hook: Hook, packet: &[u8]) -> Run {
+        self.run_marked(hook, packet, 0)
+    }
+
+    /// Runs a packet whose `skb->mark` is set.
+    pub(crate) fn run_marked(&self, hook: Hook, packet: &[u8], mark: u32) -> Run {
+        let (mut data, mut context) = ([0; PACKET_MAX], [0; CONTEXT_LEN]);
+        context[MARK_OFFSET..MARK_OFFSET + 4].copy_from_slice(&mark.to_ne_bytes());
+        let context_in = context;
+        let result = self
+            .program(hook)
+            .test_run(TestRunOptions {
+                data_in: Some(packet),
+                data_out: Some(&mut data),
+                ctx_in: Some(&context_in),
+                ctx_out: Some(&mut context),
+                ..TestRunOptions::new()
+            })
+            .expect("BPF_PROG_TEST_RUN");
+        let mark = context[MARK_OFFSET..MARK_OFFSET + 4].try_into().expect("4 bytes");
+        Run {
+            verdict: result.return_value.cast_signed(),
+            packet: data[..result.data_size_out as usize].to_vec(),
+            mark: u32::from_ne_bytes(mark),
+        }
+    }
+
+    /// Runs a packet `repeat` times in the kernel, on one skb. Time of each.
+    pub(crate) fn time(&self, hook: Hook, packet: &[u8], repeat: u32) -> Duration {
+        let options = TestRunOptions { data_in: Some(packet), repeat, ..TestRunOptions::new() };
+        self.program(hook).test_run(options).expect("BPF_PROG_TEST_RUN").duration
+    }
+
+    // === What userspace writes ===
+
+    pub(crate) fn array<T: Pod>(&mut self, name: &str) -> Array<&mut MapData, T> {
+        self.ebpf.map_mut(name).expect("the map is there").try_into().expect("an array of this type")
+    }
+
+    pub(crate) fn hash<K: Pod, V: Pod>(&mut self, name: &str) -> HashMap<&mut MapData, K, V> {
+        self.ebpf.map_mut(name).expect("the map is there").try_into().expect("a hash map of these types")
+    }
+
+    fn set<T: Pod>(&mut self, name: &str, index: u32, value: T) {
+        self.array(name).set(index, value, 0).expect("the index is small enough");
+    }
+
+    pub(crate) fn set_node(&mut self, node: Node) {
+        self.set(map::NODE, 0, node);
+    }
+
+    pub(crate) fn set_origin(&mut self, id: u16, origin: Origin) {
+        self.set(map::ORIGINS, id.into(), origin);
+    }
+
+    pub(crate) fn set_service(&mut self, id: u16, service: Service) {
+        self.set(map::SERVICES, id.into(), service);
+    }
+
+    pub(crate) fn set_endpoint(&mut self, endpoint: Endpoint, meaning: EndpointUse) {
+        self.hash(map::ENDPOINTS).insert(endpoint, meaning, 0).expect("room for it");
+    }
+
+    /// Writes both tables of a frontend, and its selector last.
+    pub(crate) fn set_frontend(&mut self, id: u16, table: &Table, selector: Selector) {
+        for buffer in 0..2 {
+            self.set(map::TABLES, u32::from(id) * 2 + buffer, *table);
+        }
+        self.set(map::SELECTORS, id.into(), selector);
+    }
+
+    // === What it reads ===
+
+    pub(crate) fn origin(&mut self, id: u16) -> Origin {
+        self.array(map::ORIGINS).get(&id.into(), 0).expect("the index is small enough")
+    }
+
+    pub(crate) fn state(&mut self, id: u16) -> OriginState {
+        self.array(map::STATES).get(&id.into(), 0).expect("the index is small enough")
+    }
+
+    fn per_cpu<T: Pod>(&self, name: &str, index: u32) -> PerCpuValues<T> {
+        let map: PerCpuArray<&MapData, T> =
+            self.ebpf.map(name).expect("the map is there").try_into().expect("a per-CPU array of this type");
+        map.get(&index, 0).expect("the index is small enough")
+    }
+
+    /// An origin's counters, over all CPUs.
+    pub(crate) fn counters(&self, id: u16) -> Counters {
+        let mut sum = Counters::ZERO;
+        for cpu in self.per_cpu::<Counters>(map::COUNTERS, id.into()).iter() {
+            sum.add_signals(cpu);
+            for (sum, bucket) in sum.rtt.iter_mut().chain(&mut sum.ttfb).zip(cpu.rtt.iter().chain(&cpu.ttfb)) {
+                *sum += bucket;
+            }
+        }
+        sum
+    }
+
+    /// Signals of an origin that aren't 0, by name.
+    pub(crate) fn signals(&self, id: u16) -> Vec<(&'static str, u64)> {
+        let values = Counters::NAMES.iter().copied().zip(self.counters(id).signals());
+        values.filter(|&(_, value)| value != 0).collect()
+    }
+
+    /// One signal of an origin.
+    pub(crate) fn signal(&self, id: u16, name: &str) -> u64 {
+        self.signals(id).into_iter().find(|&(found, _)| found == name).map_or(0, |(_, value)| value)
+    }
+
+    /// A counter of the node, over all CPUs.
+    pub(crate) fn count(&self, what: Count) -> u64 {
+        self.per_cpu::<u64>(map::COUNTS, what as u32).iter().sum()
+    }
+
+    /// Counters of the node that aren't 0, by name.
+    pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
+        Count::ALL.iter().map(|&what| (what.name(), self.count(what))).filter(|&(_, value)| value != 0).collect()
+    }
+
+    /// Events since the last call.
+    pub(crate) fn events(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(item) = self.events.next() {
+            assert!(item.len() >= size_of::<Event>(), "an event has {} bytes", item.len());
+            // SAFETY: long enough, as asserted; integers only, so any bytes are a value.
+            events.push(unsafe { item.as_ptr().cast::<Event>().read_unaligned() });
+        }
+        events
+    }
+
+    /// Kinds of the events since the last call, and the origins that they are about.
+    pub(crate) fn told(&mut self) -> Vec<(Kind, u16)> {
+        let kind = |event: &Event| Kind::from_number(event.kind).expect("a kind that we know");
+        self.events().iter().map(|event| (kind(event), event.origin)).collect()
+    }
+
+    fn keys<K: Pod, V: Pod>(&mut self, name: &str) -> usize {
+        self.hash::<K, V>(name).keys().count()
+    }
+
+    /// Entries of both families: connection attempts, flows, redirections out, redirections back.
+    pub(crate) fn entries(&mut self) -> [usize; 4] {
+        [
+            self.keys::<FlowKey4, HalfOpen>(map::HALF_OPEN_V4) + self.keys::<FlowKey6, HalfOpen>(map::HALF_OPEN_V6),
+            self.keys::<FlowKey4, Flow>(map::FLOWS_V4) + self.keys::<FlowKey6, Flow>(map::FLOWS_V6),
+            self.keys::<FlowKey4, Moved>(map::MOVED_OUT_V4) + self.keys::<FlowKey6, Moved>(map::MOVED_OUT_V6),
+            self.keys::<FlowKey4, Moved>(map::MOVED_BACK_V4) + self.keys::<FlowKey6, Moved>(map::MOVED_BACK_V6),
+        ]
+    }
+
+    /// Choices noted for sockets.
+    pub(crate) fn choices(&mut self) -> usize {
+        self.keys::<u64, Choice>(map::SOCKETS)
+    }
+}
+
+/// Does `again` until it says that it is done; time passes between the packets, not in a sleep.
+#[track_caller]
+pub(crate) fn until(what: &str, mut again: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !again() {
+        assert!(begun.elapsed() < DEADLINE, "{what}: not within {DEADLINE:?}");
+    }
+}
