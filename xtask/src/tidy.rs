@@ -93,6 +93,11 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
+/// Whether a function of this name is called in `line`.
+fn calls(line: &str, name: &str) -> bool {
+    has_word(line, name) && line.contains(&format!("{name}("))
+}
+
 /// All text files of the project. The tree is walked rather than git asked, so that a source archive can be checked too.
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
@@ -222,9 +227,8 @@ fn tests_do_not_sleep() {
     let mut found = Vec::new();
     for source in sources().iter().filter(|file| file.is_rust()) {
         search(&mut found, source, source.tests(), |line| {
-            [concat!("thread::", "sleep"), concat!("time::", "sleep")]
-                .iter()
-                .any(|word| without_comment(line).contains(word))
+            // Imported or not.
+            ["sleep", concat!("sleep_", "until")].iter().any(|call| calls(without_comment(line), call))
         });
     }
     assert_none("a test waits for a condition with a deadline, it does not sleep", &found);
@@ -331,6 +335,20 @@ fn a_function_is_measured_from_its_name_to_its_brace() {
     let source = Source { path: "x.rs".to_owned(), text: text.to_owned() };
 
     assert_eq!(functions(&source), [("x.rs::short".to_owned(), 3), ("x.rs::long".to_owned(), 5)]);
+}
+
+#[test]
+fn a_call_is_told_from_a_word() {
+    let table = [
+        ("thread::nap(long);", true),
+        ("nap(long).await;", true),
+        ("kid_nap(long);", false),
+        ("no nap here", false),
+        ("nap_until(late)", false),
+    ];
+    for (line, want) in table {
+        assert_eq!(calls(line, "nap"), want, "{line}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! How a command ends.
 
+use super::privilege::NEEDED_TEXT;
 use std::{
     fmt,
     io::{self, ErrorKind},
@@ -38,8 +39,10 @@ pub struct Failure {
     pub message: String,
 }
 
-/// What the caller of a command lacks, and where to get it.
-const MEND: &str = "run it as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN";
+/// Where the caller of a command gets what it lacks.
+fn mend() -> String {
+    format!("run it as root, or with {NEEDED_TEXT}")
+}
 
 impl Failure {
     /// A failure with its sentence.
@@ -60,7 +63,7 @@ impl Failure {
             return Self::new(Exit::Done, "");
         }
         if is(ErrorKind::PermissionDenied) {
-            return Self::new(Exit::NoPermission, format!("{error:#}; {MEND}"));
+            return Self::new(Exit::NoPermission, format!("{error:#}; {}", mend()));
         }
         Self::new(Exit::Failed, format!("{error:#}"))
     }
@@ -75,7 +78,7 @@ impl Failure {
     /// The caller lacks capabilities.
     #[must_use]
     pub fn lacks(capabilities: &[&str]) -> Self {
-        Self::new(Exit::NoPermission, format!("not permitted, for want of {}; {MEND}", capabilities.join(", ")))
+        Self::new(Exit::NoPermission, format!("not permitted, for want of {}; {}", capabilities.join(", "), mend()))
     }
 }
 
@@ -135,7 +138,8 @@ mod tests {
         assert_eq!(denied.exit, Exit::NoPermission);
         assert_eq!(
             denied.message,
-            "cannot open the pins: permission denied; run it as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
+            "cannot open the pins: permission denied; run it as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN \
+             (for node.netns CAP_SYS_ADMIN too)"
         );
     }
 

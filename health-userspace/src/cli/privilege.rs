@@ -8,6 +8,19 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
+/// What loading, attaching and reading the kernel half needs, with the bits that will do for each. This is the one list:
+/// CAP_BPF makes maps and programs; without CAP_PERFMON the verifier refuses their pointer arithmetic; CAP_NET_ADMIN
+/// attaches them and marks the sockets of checks. CAP_SYS_ADMIN still stands for the first two, as before Linux 5.8. Pins
+/// need the permissions of their folder besides.
+const NEEDED: [(&[u32], &str); 3] = [
+    (&[CAP_BPF, CAP_SYS_ADMIN], "CAP_BPF"),
+    (&[CAP_PERFMON, CAP_SYS_ADMIN], "CAP_PERFMON"),
+    (&[CAP_NET_ADMIN], "CAP_NET_ADMIN"),
+];
+
+/// The list in words, for messages. Entering the namespaces of `node.netns` needs one more.
+pub const NEEDED_TEXT: &str = "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (for node.netns CAP_SYS_ADMIN too)";
+
 /// Capabilities that the daemon needs and this process lacks. Empty where the kernel doesn't say, so that its own
 /// refusal decides.
 #[must_use]
@@ -22,11 +35,8 @@ fn effective(status: &str) -> Option<u64> {
 }
 
 fn lacking(effective: u64) -> Vec<&'static str> {
-    let has = |bit: u32| effective & (1 << bit) != 0;
-    // Before Linux 5.8, and still, CAP_SYS_ADMIN stands for both.
-    let bpf = |bit: u32| has(bit) || has(CAP_SYS_ADMIN);
-    let needed = [(bpf(CAP_BPF), "CAP_BPF"), (bpf(CAP_PERFMON), "CAP_PERFMON"), (has(CAP_NET_ADMIN), "CAP_NET_ADMIN")];
-    needed.into_iter().filter(|need| !need.0).map(|need| need.1).collect()
+    let has = |bits: &[u32]| bits.iter().any(|bit| effective & (1 << bit) != 0);
+    NEEDED.into_iter().filter(|(bits, _)| !has(bits)).map(|(_, name)| name).collect()
 }
 
 #[cfg(test)]
@@ -43,6 +53,9 @@ mod tests {
         ];
         for (caps, wanted) in table {
             assert_eq!(lacking(caps), wanted, "{caps:x}");
+        }
+        for (_, name) in NEEDED {
+            assert!(NEEDED_TEXT.contains(name), "{name}");
         }
         assert_eq!(effective("Name:\tx\nCapEff:\t0000000000000400\n"), Some(1024));
         assert_eq!(effective(""), None);

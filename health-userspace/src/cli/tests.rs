@@ -689,7 +689,7 @@ fn running_needs_a_good_file_and_then_permission() {
         "run -c /x.toml",
         Exit::NoPermission,
         &expect![[r#"
-            sluice: not permitted, for want of CAP_BPF, CAP_NET_ADMIN; run it as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN
+            sluice: not permitted, for want of CAP_BPF, CAP_NET_ADMIN; run it as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (for node.netns CAP_SYS_ADMIN too)
         "#]],
     );
     assert!(bad.did.borrow().is_empty() && weak.did.borrow().is_empty());

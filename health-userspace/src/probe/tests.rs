@@ -23,7 +23,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::mpsc,
-    time::timeout,
+    time::{interval, timeout},
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -70,11 +70,13 @@ async fn run(check: &CheckConfig, address: SocketAddr, tls: Option<&Arc<ClientCo
             }
         }
     };
-    tokio::select! {
-        finished = rounds => finished,
-        () = stalls.watch() => unreachable!("watches for ever"),
-        () = tokio::time::sleep(PATIENCE) => panic!("a round does not end"),
-    }
+    let watched = async {
+        tokio::select! {
+            finished = rounds => finished,
+            () = stalls.watch() => unreachable!("watches for ever"),
+        }
+    };
+    timeout(PATIENCE, watched).await.expect("a round ends")
 }
 
 async fn listen() -> (TcpListener, SocketAddr) {
@@ -140,6 +142,23 @@ async fn greeting(words: &'static str) -> SocketAddr {
 
 fn fail(reason: Reason) -> Outcome {
     Outcome::Fail(reason)
+}
+
+/// Ends once the clock that judges rounds has passed `at`: a server is late by that clock, however a timer runs.
+async fn passed(at: Timestamp) {
+    let mut look = interval(Duration::from_millis(5));
+    while now() <= at {
+        look.tick().await;
+    }
+}
+
+/// Keeps this thread, and so the runtime on it, from doing anything for that long by the clock. From inside, this is what
+/// SIGSTOP looks like.
+fn stop_for(lost: Span) {
+    let end = now().after(lost);
+    while now() < end {
+        std::thread::park_timeout(clock::duration(end.since(now())));
+    }
 }
 
 #[tokio::test]
@@ -276,7 +295,7 @@ async fn an_open_port_passes_and_a_slow_answer_is_slow() {
     tokio::spawn(async move {
         while let Ok((mut connection, _)) = listener.accept().await {
             head(&mut connection).await;
-            tokio::time::sleep(Duration::from_millis(120)).await;
+            passed(now().after(Span::from_millis(100))).await;
             drop(connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await);
         }
     });
@@ -293,8 +312,9 @@ async fn dripping() -> SocketAddr {
                 head(&mut connection).await;
                 let mut bytes =
                     b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n".iter().chain(std::iter::repeat(&b'x'));
+                let mut pace = interval(Duration::from_millis(50));
                 while connection.write_all(&[*bytes.next().unwrap_or(&b'x')]).await.is_ok() {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    pace.tick().await;
                 }
             });
         }
@@ -558,14 +578,16 @@ fn a_lack_of_descriptors_is_no_failure_of_the_origin() {
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
 }
 
-/// A blocked thread is what SIGSTOP looks like from inside.
 #[tokio::test]
 async fn time_that_the_process_lost_is_not_held_against_the_origin() {
-    let silent = holding("").await;
-    for (lost, expected) in [
-        (Duration::from_millis(600), Outcome::Local(LocalReason::Late)),
-        (Duration::from_millis(1800), Outcome::Local(LocalReason::Late)),
-    ] {
+    for lost in [Span::from_millis(600), Span::from_millis(1800)] {
+        let (listener, silent) = listen().await;
+        let asked = tokio::spawn(async move {
+            let (mut connection, _) = listener.accept().await.expect("a connection");
+            head(&mut connection).await;
+            // Nobody answers, and nobody closes before the end.
+            (listener, connection)
+        });
         let round = Round::new(&http(silent, "timeout = \"500ms\""), silent, MARK, None).expect("a round");
         let stalls = Arc::new(Stalls::new());
         let watch = tokio::spawn({
@@ -573,12 +595,12 @@ async fn time_that_the_process_lost_is_not_held_against_the_origin() {
             async move { stalls.watch().await }
         });
         let running = tokio::spawn(async move { round.run(&stalls).await });
-        // Begun, then nothing runs for a while.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        std::thread::sleep(lost);
+        let held = timeout(PATIENCE, asked).await.expect("a request").expect("no panic");
+        stop_for(lost);
         let finished = timeout(PATIENCE, running).await.expect("an end").expect("no panic");
         watch.abort();
-        assert_eq!(finished.outcome, expected, "{lost:?}");
+        drop(held);
+        assert_eq!(finished.outcome, Outcome::Local(LocalReason::Late), "{lost}");
     }
 }
 
@@ -704,7 +726,7 @@ async fn missed_rounds_collapse_into_one_after_a_stop() {
     while first.len() < 20 {
         first.insert(next(&mut results).await.origin);
     }
-    std::thread::sleep(Duration::from_millis(3500));
+    stop_for(Span::from_millis(3500));
     let resumed = now();
     let mut after: HashMap<u16, Vec<CheckResult>> = HashMap::new();
     while after.len() < 20 || after.values().any(|results| results.len() < 2) {
