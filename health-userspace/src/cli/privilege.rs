@@ -57,6 +57,7 @@ mod tests {
         for (_, name) in NEEDED {
             assert!(NEEDED_TEXT.contains(name), "{name}");
         }
+        assert!(crate::datapath::DatapathError::Permission.to_string().contains(NEEDED_TEXT));
         assert_eq!(effective("Name:\tx\nCapEff:\t0000000000000400\n"), Some(1024));
         assert_eq!(effective(""), None);
     }

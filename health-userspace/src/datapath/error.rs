@@ -9,7 +9,7 @@ use aya::{EbpfError, maps::MapError, pin::PinError, programs::ProgramError};
 pub enum DatapathError {
     /// Not allowed to load programs.
     #[error(
-        "loading and reading eBPF programs and maps needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run sluice as root"
+        "loading eBPF programs needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (for node.netns CAP_SYS_ADMIN too): run sluice as root"
     )]
     Permission,
     /// The pin directory is not in a BPF filesystem.
