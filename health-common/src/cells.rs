@@ -85,7 +85,7 @@ mod tests {
     /// What the programs do, without atomics.
     fn send(ring: &mut [u64], folded: &mut u64, shift: u32, at: u64) {
         let epoch = at >> shift;
-        let place = (epoch % ring.len() as u64) as usize;
+        let place = usize::try_from(epoch % ring.len() as u64).expect("below the length");
         if !Cell(ring[place]).is_of(epoch, ring.len()) {
             *folded += Cell(ring[place]).unanswered();
             ring[place] = Cell::new(epoch, ring.len()).0;

@@ -74,7 +74,7 @@ pub const fn mix(number: u64) -> u32 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (z ^ (z >> 31)) as u32
+    ((z ^ (z >> 31)) & 0xffff_ffff) as u32
 }
 
 /// Where a redirected flow's packets go, or what they become. Value of the maps `moved_*`.

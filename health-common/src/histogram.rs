@@ -22,7 +22,7 @@ pub const fn bucket(ns: u64) -> usize {
     if ns < 1 << FLOOR_LOG2 {
         return 0;
     }
-    let log2 = 63 - ns.leading_zeros();
+    let log2 = ns.ilog2();
     let octave = log2 - FLOOR_LOG2;
     let sub = (ns >> (log2 - 2)) & 3;
     let index = octave as usize * 4 + sub as usize;
@@ -31,6 +31,7 @@ pub const fn bucket(ns: u64) -> usize {
 
 /// Lower bound of a bucket. Unit: ns.
 #[must_use]
+#[allow(clippy::cast_possible_truncation, reason = "buckets are few")]
 pub const fn lower_bound(bucket: usize) -> u64 {
     if bucket == 0 {
         return 0;

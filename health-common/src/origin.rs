@@ -202,8 +202,46 @@ counters! {
     rescued,
     /// Trips of it.
     trips,
+    /// Trips for refused connections.
+    trips_refused,
+    /// Trips for unanswered SYNs.
+    trips_syn_timeout,
+    /// Trips for early resets.
+    trips_reset_early,
+    /// Trips for unanswered requests.
+    trips_no_response,
     /// Trials of it.
     trials,
+    /// Trips that the guard or observe mode withheld.
+    withheld_trips,
+    /// New flows that observe mode left with it although it is tripped.
+    withheld_moves,
 }
 
 const _: () = assert!(size_of::<Counters>() == 8 * Counters::NAMES.len() + 2 * size_of::<Buckets>());
+
+impl OriginState {
+    /// Of an origin that nothing is known of.
+    pub const NEW: Self = Self {
+        trip: 0,
+        first_bad_ns: 0,
+        trial_next_ns: 0,
+        trial_wait_ns: 0,
+        trial_open_ns: 0,
+        trials_failed: 0,
+        trials_passed: 0,
+        first_flow_due: 0,
+        connect_failures: 0,
+        request_failures: 0,
+        syns_open: 0,
+        syns_reached_ns: 0,
+        requests_open: 0,
+        answered_ns: 0,
+        last_seen_ns: 0,
+        looked_epoch: 0,
+        syn_timeouts: 0,
+        no_responses: 0,
+        syn_cells: [0; SYN_CELLS],
+        request_cells: [0; REQUEST_CELLS],
+    };
+}

@@ -48,7 +48,7 @@ impl Segment {
 #[inline(always)]
 #[must_use]
 pub const fn after(a: u32, b: u32) -> bool {
-    (a.wrapping_sub(b) as i32) > 0
+    a.wrapping_sub(b).cast_signed() > 0
 }
 
 /// What a packet meant. Several can hold.
@@ -135,7 +135,7 @@ pub const fn establish(attempt: &HalfOpen, synack: &Segment, now_ns: u64) -> Flo
         node_ack: start,
         origin_next: start,
         origin_ack: attempt.isn.wrapping_add(1),
-        rtt_us: if rtt_us > u32::MAX as u64 { u32::MAX } else { rtt_us as u32 },
+        rtt_us: if rtt_us > u32::MAX as u64 { u32::MAX } else { (rtt_us & 0xffff_ffff) as u32 },
         client: attempt.client,
         origin: attempt.origin,
         flags: attempt.flags & (MOVED | TRIAL),

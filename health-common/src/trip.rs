@@ -138,6 +138,9 @@ mod tests {
     const SEC: u64 = 1_000_000_000;
     const MS: u64 = 1_000_000;
 
+    /// Name, the origin that would trip, all origins with tier and usability, whether it may.
+    type Case<'a> = (&'a str, (u16, u16), &'a [(u16, u16, bool)], bool);
+
     fn origin() -> Origin {
         Origin { after: 5, spread_min: 3, syn_timeout_ns: 100 * MS, within_ns: 10 * SEC, ..Origin::default() }
     }
@@ -191,7 +194,7 @@ mod tests {
             usable
         };
         let v6 = u16::from(Service::V6);
-        let table: [(&str, (u16, u16), &[(u16, u16, bool)], bool); 8] = [
+        let table: [Case<'_>; 8] = [
             ("alone", (0, 0), &[(0, 0, true)], false),
             ("with a standby", (0, 0), &[(0, 0, true), (1, 1, true)], true),
             ("the standby is out", (0, 0), &[(0, 0, true), (1, 1, false)], false),

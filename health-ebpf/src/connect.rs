@@ -11,7 +11,7 @@ use aya_ebpf::{
 };
 use health_common::{
     NONE,
-    flow::{Choice, MOVED},
+    flow::{Choice, MOVED, TRIAL},
     map::{BypassKey, Count},
     net::{Addr, Be16, Be32, Endpoint},
 };
@@ -19,6 +19,7 @@ use health_common::{
 use crate::{
     maps::{self, SOCKETS, count},
     steer,
+    trip::Subject,
 };
 
 const SOCK_STREAM: u32 = 1;
@@ -28,9 +29,8 @@ const IPPROTO_TCP: u32 = 6;
 #[inline(always)]
 pub fn connect4(ctx: &SockAddrContext) -> Option<()> {
     // SAFETY: the kernel passes a live context; all its fields are readable.
-    let asked = unsafe {
-        Endpoint::new(Addr::v4(Be32((*ctx.sock_addr).user_ip4)), Be16((*ctx.sock_addr).user_port as u16))
-    };
+    let asked =
+        unsafe { Endpoint::new(Addr::v4(Be32((*ctx.sock_addr).user_ip4)), Be16((*ctx.sock_addr).user_port as u16)) };
     let to = steer(ctx, &asked)?;
     write4(ctx, &to);
     Some(())
@@ -64,7 +64,13 @@ pub fn peer6(ctx: &SockAddrContext) -> Option<()> {
 pub fn release(ctx: &SockContext) {
     // SAFETY: the context is a live socket.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
-    // Most sockets have none.
+    // SAFETY: the socket is going, so nobody writes its entry.
+    let Some(choice) = (unsafe { SOCKETS.get(cookie) }) else { return };
+    if choice.flags & TRIAL != 0
+        && let Some(subject) = Subject::find(choice.origin)
+    {
+        subject.trial_given_up(maps::now());
+    }
     maps::removed(SOCKETS.remove(cookie));
 }
 

@@ -1,7 +1,8 @@
 //! The kernel half of Sluice.
 //!
-//! Entry points only. What they share: [`parse`] reads a packet, [`observe`] knows what it means, [`trip`] keeps the
-//! streaks of an origin, [`steer`] chooses, [`nat`] rewrites, [`connect`] steers sockets, [`maps`] holds the state.
+//! Entry points only. What they share: [`parse`] reads a packet, [`mod@egress`] and [`mod@ingress`] know what it means, [`trip`] keeps
+//! the streaks of an origin, [`steer`] chooses, [`moved`] and [`nat`] redirect, [`connect`] steers sockets, [`maps`] holds
+//! the state.
 //!
 //! Nothing is dropped but the losers of a rescued handshake; what isn't understood passes and is counted.
 #![no_std]
@@ -11,7 +12,10 @@
 
 mod atomic;
 mod connect;
+mod egress;
+mod ingress;
 mod maps;
+mod moved;
 mod nat;
 mod observe;
 mod parse;
@@ -35,11 +39,11 @@ pub fn egress(ctx: TcContext) -> i32 {
     }
     match parse::network(&ctx) {
         Network::V4 => match parse::v4(&ctx, Direction::Egress) {
-            Ok(packet) => observe::egress::<V4>(&ctx, &packet),
+            Ok(packet) => egress::egress::<V4>(&ctx, &packet),
             Err(why) => unread(why),
         },
         Network::V6 => match parse::v6(&ctx, Direction::Egress) {
-            Ok(packet) => observe::egress::<V6>(&ctx, &packet),
+            Ok(packet) => egress::egress::<V6>(&ctx, &packet),
             Err(why) => unread(why),
         },
         Network::Other => unread(Unread::Skipped(Count::SkippedLink)),
@@ -51,11 +55,11 @@ pub fn egress(ctx: TcContext) -> i32 {
 pub fn ingress(ctx: TcContext) -> i32 {
     match parse::network(&ctx) {
         Network::V4 => match parse::v4(&ctx, Direction::Ingress) {
-            Ok(packet) => observe::ingress::<V4>(&ctx, &packet),
+            Ok(packet) => ingress::ingress::<V4>(&ctx, &packet),
             Err(why) => unread(why),
         },
         Network::V6 => match parse::v6(&ctx, Direction::Ingress) {
-            Ok(packet) => observe::ingress::<V6>(&ctx, &packet),
+            Ok(packet) => ingress::ingress::<V6>(&ctx, &packet),
             Err(why) => unread(why),
         },
         Network::Other => unread(Unread::Skipped(Count::SkippedLink)),

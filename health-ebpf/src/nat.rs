@@ -6,6 +6,7 @@ use aya_ebpf::{
     helpers::generated::{bpf_csum_diff, bpf_redirect_neigh},
     programs::TcContext,
 };
+use aya_log_ebpf::debug;
 use health_common::{
     SECOND_PASS_MARK,
     map::Count,
@@ -75,7 +76,7 @@ fn port(ctx: &TcContext, l4: usize, side: Side, from: u16, to: u16) -> Option<()
 #[inline(always)]
 pub fn send_to<K: Rewrite>(ctx: &TcContext, key: &K, l4: usize, to: &Endpoint, ifindex: u32) -> Option<i32> {
     if key.rewrite(ctx, l4, Side::Destination, to).is_none() {
-        maps::count(Count::NatFailed);
+        failed(ctx);
         return None;
     }
     // SAFETY: the context is a live `__sk_buff`.
@@ -83,4 +84,12 @@ pub fn send_to<K: Rewrite>(ctx: &TcContext, key: &K, l4: usize, to: &Endpoint, i
     ctx.skb.set_mark(mark | SECOND_PASS_MARK);
     // SAFETY: no parameters are passed, so the helper looks the next hop up by itself.
     Some(unsafe { bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) } as i32)
+}
+
+/// A helper refused to rewrite: the packet goes on as it is. Never seen but with broken checksum offloads, so it is worth a
+/// line for whoever debugs one.
+#[inline(always)]
+pub fn failed(ctx: &TcContext) {
+    maps::count(Count::NatFailed);
+    debug!(ctx, "a packet of {} bytes could not be rewritten", ctx.len());
 }

@@ -50,6 +50,9 @@ pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64, may_try: u32) 
     if subject.is_usable() {
         if subject.origin.is(Origin::OBSERVE) && subject.trip_holds() {
             count(Count::WithheldSteer);
+            if let Some(counters) = maps::counters(slot) {
+                counters.withheld_moves += 1;
+            }
         }
         return u32::from(slot);
     }
@@ -94,7 +97,13 @@ fn armed(table: &Table, hash: u32, instead_of: u16) -> u16 {
         if i >= len {
             break;
         }
-        let turn = if i < best && first + i >= best { first + i - best } else if i < best { first + i } else { i };
+        let turn = if i < best && first + i >= best {
+            first + i - best
+        } else if i < best {
+            first + i
+        } else {
+            i
+        };
         let id = table.armed[(turn as usize) & (ARMED_MAX - 1)];
         if id == instead_of {
             continue;

@@ -80,7 +80,7 @@ impl Subject {
     pub fn syn_done(&self, syn_ns: u64) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).syn_cells) }.cast::<u64>();
-        done(cells, SYN_CELLS, SYN_SHIFT, syn_ns);
+        done(cells, SYN_CELLS, SYN_SHIFT, syn_ns, self.origin.syn_timeout_ns);
     }
 
     /// A SYN was answered where we can't see it, or by nobody who counts: it says nothing.
@@ -120,7 +120,7 @@ impl Subject {
     pub fn request_done(&self, request_ns: u64) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).request_cells) }.cast::<u64>();
-        done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns);
+        done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, self.origin.response_timeout_ns);
         atomic::update(word!(self, requests_open), |run| Streak(run).remove().0);
     }
 
@@ -228,6 +228,17 @@ impl Subject {
         clear(word!(self, trial_open_ns));
     }
 
+    /// The trial's socket was closed. Before an answer was due, that says nothing: it may never have sent a SYN, for want of
+    /// a port. Later, the next trial will find it unanswered.
+    #[inline(always)]
+    pub fn trial_given_up(&self, now: u64) {
+        let opened = atomic::load(word!(self, trial_open_ns));
+        let due = self.origin.syn_timeout_ns.max(self.origin.response_timeout_ns);
+        if opened != 0 && now.saturating_sub(opened) < due {
+            self.trial_void();
+        }
+    }
+
     /// Something that began at `began` succeeded at the layer of `streak`.
     #[inline(always)]
     fn succeeded(&self, streak: u64, began: u64, now: u64, trial: bool) {
@@ -281,9 +292,14 @@ fn sent(ring: *mut u64, cells: usize, shift: u32, now: u64, folded: *mut u64) {
     atomic::add(cell, ONE_SENT);
 }
 
+/// An attempt is over. In a cell that counts as overdue already it stays a failure: totals never step back.
 #[inline(always)]
-fn done(ring: *mut u64, cells: usize, shift: u32, sent_ns: u64) {
+fn done(ring: *mut u64, cells: usize, shift: u32, sent_ns: u64, timeout_ns: u64) {
     let epoch = sent_ns >> shift;
+    let overdue_ns = ((epoch + 1) << shift).saturating_add(timeout_ns);
+    if timeout_ns != 0 && maps::coarse_now() >= overdue_ns {
+        return;
+    }
     let cell = place(ring, cells, epoch);
     if Cell(atomic::load(cell)).is_of(epoch, cells) {
         atomic::add(cell, ONE_DONE);
@@ -350,13 +366,28 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
     clear(word!(subject, request_failures));
     clear(word!(subject, syns_open));
     clear(word!(subject, requests_open));
+    let observes = origin.is(Origin::OBSERVE);
+    if let Some(counters) = maps::counters(id) {
+        if !allowed || observes {
+            counters.withheld_trips += 1;
+        } else {
+            counters.trips += 1;
+            match why {
+                Why::Refused => counters.trips_refused += 1,
+                Why::SynTimeout => counters.trips_syn_timeout += 1,
+                Why::ResetEarly => counters.trips_reset_early += 1,
+                Why::NoResponse => counters.trips_no_response += 1,
+                Why::None => {}
+            }
+        }
+    }
     if !allowed {
         count(Count::WithheldTrip);
         maps::tell((Kind::Withheld, why), now, id, health_common::NONE, (failures, first_bad), None);
         return 0;
     }
     // Two CPUs may have tripped the last two at once, each counting on the other: then this one steps back.
-    if !origin.is(Origin::OBSERVE) && !guard(&subject) {
+    if !observes && !guard(&subject) {
         atomic::store(word, 0);
         count(Count::WithheldTrip);
         return 0;
@@ -367,10 +398,7 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
     atomic::store(word!(subject, trial_wait_ns), origin.half_open_after_ns);
     atomic::store(word!(subject, trial_next_ns), now + origin.half_open_after_ns);
     atomic::store(word!(subject, first_flow_due), 1);
-    if let Some(counters) = maps::counters(id) {
-        counters.trips += 1;
-    }
-    let kind = if origin.is(Origin::OBSERVE) { Kind::Withheld } else { Kind::Trip };
+    let kind = if observes { Kind::Withheld } else { Kind::Trip };
     maps::tell((kind, why), now, id, health_common::NONE, (failures, first_bad), None);
     1
 }

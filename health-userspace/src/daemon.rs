@@ -1,1 +1,340 @@
 //! The loop that joins kernel, checks, judgement and operators.
+//!
+//! One task owns everything that changes: it reads the kernel, ticks the engine, carries the plan out, and publishes what
+//! is so. Nothing here decides. Cancel safety: all waiting is in one `select!` over channels, timers and readiness, none
+//! of which loses anything when another branch wins.
+//!
+//! | file | does |
+//! |---|---|
+//! | `events` | kernel events and decisions as lines for `sluice events` |
+//! | `learn` | percentiles of the recent past, from the kernel's histograms |
+//! | `publish` | what `status` and `/metrics` show |
+//! | `reload` | another configuration, or why not |
+//! | `start` | everything before the first tick |
+
+mod events;
+mod learn;
+mod publish;
+mod reload;
+mod start;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use health_core::{
+    Timestamp,
+    engine::{Engine, Input, Order, OrderKind, Step, TrafficTotals},
+    model::{CheckResult, Outcome, ServiceSpec},
+};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{mpsc, watch},
+    time::MissedTickBehavior,
+};
+use tracing::{error, info, warn};
+
+use crate::{
+    act,
+    cli::RunOptions,
+    config::Config,
+    control::{self, Command, EventLog, OriginOrder, Published},
+    datapath::{Applied, Datapath, OriginReading, Ring, Routes},
+    probe::{self, Scheduler},
+    report::DetachOutcome,
+    telemetry::{Heartbeat, Metrics},
+};
+
+/// Time between ticks without an occasion. The judgement's shortest limits are seconds.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Origins read from the kernel in one tick; more take turns, so that ten thousand cost no more than a hundred.
+const READS_MAX: usize = 200;
+
+/// Ticks between looks at interfaces, routes and ended redirections.
+const HOUSEKEEPING_TICKS: u64 = 10;
+
+pub use start::{StartError, run};
+
+/// Everything that the loop owns.
+struct Daemon {
+    options: RunOptions,
+    config: Config,
+    specs: Vec<ServiceSpec>,
+    datapath: Datapath,
+    routes: Routes,
+    engine: Engine,
+    checks: Scheduler,
+    results: mpsc::Receiver<CheckResult>,
+    commands: mpsc::Receiver<Command>,
+    log: EventLog,
+    status: watch::Sender<Option<Arc<Published>>>,
+    metrics: Metrics,
+    heartbeat: Heartbeat,
+    /// Results and orders since the last tick.
+    input: Input,
+    /// The newest reading of each origin.
+    readings: BTreeMap<u16, OriginReading>,
+    /// Where the next tick goes on reading.
+    next_read: usize,
+    learned: BTreeMap<u16, learn::Learner>,
+    last: Option<Step>,
+    applied: Applied,
+    tallies: publish::Tallies,
+    ticks: u64,
+    lag: Duration,
+}
+
+/// Why the loop ended.
+enum End {
+    /// A signal asked for it; the datapath goes on.
+    Stopped,
+    /// An operator had programs and pins removed.
+    Detached,
+}
+
+impl Daemon {
+    async fn run(mut self, mut ring: Ring) -> Result<End, StartError> {
+        let mut signals = Signals::new().map_err(StartError::Signals)?;
+        let mut ticker = tokio::time::interval(TICK);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = tokio::time::Instant::now();
+        loop {
+            tokio::select! {
+                at = ticker.tick() => {
+                    self.lag = at.saturating_duration_since(due).saturating_sub(TICK);
+                    due = at;
+                    self.tick();
+                    if self.ticks.is_multiple_of(HOUSEKEEPING_TICKS) {
+                        self.keep_house().await;
+                    }
+                }
+                events = ring.read() => {
+                    match events {
+                        Ok(events) => self.kernel_events(&events),
+                        Err(error) => error!(%error, "cannot read the kernel's events"),
+                    }
+                }
+                Some(result) = self.results.recv() => self.check_result(result),
+                Some(command) = self.commands.recv() => {
+                    if let Some(end) = self.command(command).await {
+                        return Ok(end);
+                    }
+                }
+                asked = signals.next() => match asked {
+                    Asked::Reload => {
+                        let outcome = self.reload(false, "SIGHUP").await;
+                        info!(outcome = %outcome.message, "reload");
+                    }
+                    Asked::Stop => return Ok(End::Stopped),
+                },
+            }
+        }
+    }
+
+    /// Reads, judges, acts, publishes.
+    fn tick(&mut self) {
+        let now = probe::now();
+        self.ticks += 1;
+        self.read(now);
+        let mut input = std::mem::take(&mut self.input);
+        input.in_sync = self.applied.in_sync();
+        for (&id, reading) in &self.readings {
+            let origin = health_core::model::OriginId(id);
+            input.kernel.push((origin, reading.kernel));
+            input.traffic.push((origin, self.totals(id, reading)));
+        }
+        let step = self.engine.tick(now, &input);
+        self.applied = act::carry_out(&step, &mut self.datapath, &mut self.checks, now);
+        self.tallies.write_errors += u64::from(self.applied.failed);
+        if self.applied.failed > 0 {
+            warn!(failed = self.applied.failed, "writes to the kernel failed; they are tried again at the next tick");
+        }
+        for decision in &step.decisions {
+            self.decided(decision);
+        }
+        let moved = !step.decisions.is_empty();
+        self.last = Some(step);
+        self.publish(now, moved);
+        self.heartbeat.tick();
+    }
+
+    /// Reads origins from the kernel; all of them in the first tick, which must know what a former daemon had blocked.
+    fn read(&mut self, now: Timestamp) {
+        let live: Vec<u16> = self.datapath.registry().live().iter().copied().collect();
+        let count = if self.ticks <= 1 { live.len() } else { live.len().min(READS_MAX) };
+        for turn in 0..count {
+            let id = live[(self.next_read + turn) % live.len()];
+            match self.datapath.read(id, now) {
+                Ok(reading) => {
+                    let learns = self.may_learn(id, &reading);
+                    self.learned.entry(id).or_default().take(&reading, learns, now);
+                    self.readings.insert(id, reading);
+                }
+                Err(error) => error!(origin = id, %error, "cannot read an origin from the kernel"),
+            }
+        }
+        self.next_read = if live.is_empty() { 0 } else { (self.next_read + count) % live.len() };
+        self.readings.retain(|id, _| self.datapath.registry().live().contains(id));
+    }
+
+    /// What an ailing origin shows must not become the measure of a sound one.
+    fn may_learn(&self, id: u16, reading: &OriginReading) -> bool {
+        use health_core::model::State;
+        if reading.kernel.trip.is_some() || reading.kernel.blocked {
+            return false;
+        }
+        let views = self.last.iter().flat_map(|step| &step.view).flat_map(|service| &service.origins);
+        views
+            .filter(|view| view.id.0 == id)
+            .all(|view| matches!(view.state, State::Unknown | State::Healthy | State::Degraded))
+    }
+
+    fn totals(&self, id: u16, reading: &OriginReading) -> TrafficTotals {
+        let signals = &reading.signals;
+        let (rtt, ttfb) = self.learned.get(&id).map(learn::Learner::quantiles).unwrap_or_default();
+        TrafficTotals {
+            syn: signals.syn,
+            synack: signals.synack,
+            refused: signals.refused,
+            syn_timeout: reading.syn_timeout,
+            request: signals.request,
+            response: signals.response,
+            no_response: reading.no_response,
+            reset_early: signals.reset_early,
+            reset_mid: signals.reset_mid,
+            last_seen: reading.last_seen,
+            rtt,
+            ttfb,
+        }
+    }
+
+    fn check_result(&mut self, result: CheckResult) {
+        self.tallies.check(&result);
+        if let Outcome::Local(reason) = result.outcome {
+            warn!(origin = result.origin.0, ?reason, "a check could not be run: local trouble, no evidence");
+        }
+        self.input.checks.push(result);
+    }
+
+    /// Interfaces that came or went, routes that moved, redirections that ended.
+    async fn keep_house(&mut self) {
+        match self.datapath.attach() {
+            Ok(changes) => changes.iter().for_each(start::say),
+            Err(error) => error!(error = %start::chain(&error), "cannot attach"),
+        }
+        self.datapath.sweep(probe::now());
+        for (address, index) in start::interfaces(&self.routes, &self.config).await {
+            let id = crate::config::Ids::origin(self.datapath.registry(), address).0;
+            if let Err(error) = self.datapath.set_interface(id, index) {
+                warn!(%address, %error, "cannot note the origin's interface");
+            }
+        }
+    }
+
+    async fn command(&mut self, command: Command) -> Option<End> {
+        match command {
+            Command::Origin { order, reply } => {
+                let outcome = self.order(order);
+                // A client that has gone needs no answer.
+                drop(reply.send(outcome));
+                self.tick();
+            }
+            Command::Reload { dry_run, by, reply } => {
+                let outcome = self.reload(dry_run, &by).await;
+                drop(reply.send(outcome));
+            }
+            Command::Detach { drain, force, by, reply } => {
+                let (outcome, end) = self.detach(drain, force, &by).await;
+                drop(reply.send(outcome));
+                return end;
+            }
+        }
+        None
+    }
+
+    fn order(&mut self, order: OriginOrder) -> control::Outcome {
+        let OriginOrder { service, origin, kind, reason, by, lasts } = order;
+        let found = self
+            .specs
+            .iter()
+            .find(|spec| spec.name == service)
+            .and_then(|spec| spec.origins.iter().find(|candidate| candidate.name == origin));
+        let Some(found) = found else {
+            return control::Outcome::failed(format!("no origin `{service}/{origin}`: see `sluice status --all`"));
+        };
+        let what = match kind {
+            control::OrderKind::Drain => OrderKind::Drain,
+            control::OrderKind::Fail => OrderKind::Fail,
+            control::OrderKind::Clear => OrderKind::Clear,
+        };
+        let nanos = lasts.map(|lasts| u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX));
+        let until = nanos.map(|nanos| probe::now().after(health_core::Span(nanos)));
+        self.input.orders.push(Order { origin: found.id, what, reason, by, until });
+        let word = match kind {
+            control::OrderKind::Drain => "drained: no new flows, established ones stay",
+            control::OrderKind::Fail => "failed by order",
+            control::OrderKind::Clear => "cleared: judged anew from now on",
+        };
+        control::Outcome::done(format!("{service}/{origin} {word}"))
+    }
+
+    async fn detach(&mut self, drain: Option<Duration>, force: bool, by: &str) -> (control::Outcome, Option<End>) {
+        info!(by, force, ?drain, "detach");
+        if let Some(drain) = drain {
+            if let Err(error) = self.datapath.stop_steering() {
+                return (control::Outcome::failed(start::chain(&error)), None);
+            }
+            let deadline = tokio::time::Instant::now() + drain;
+            while self.datapath.flows_redirected() > 0 && tokio::time::Instant::now() < deadline {
+                self.heartbeat.tick();
+                tokio::time::sleep(TICK).await;
+            }
+        }
+        match self.datapath.detach(force) {
+            Ok(DetachOutcome::FlowsLive { flows }) => (
+                control::Outcome::refused(format!(
+                    "{flows} redirected flows live and would be cut: wait with --drain 5m, or cut them with --force"
+                )),
+                None,
+            ),
+            Ok(DetachOutcome::Removed { programs, maps, flows_cut }) => (
+                control::Outcome::done(format!(
+                    "removed {programs} programs and {maps} maps, cut {flows_cut} redirected flows; the daemon ends"
+                )),
+                Some(End::Detached),
+            ),
+            Ok(DetachOutcome::Nothing) => (control::Outcome::done("nothing was pinned"), Some(End::Detached)),
+            Err(error) => (control::Outcome::failed(start::chain(&error)), None),
+        }
+    }
+}
+
+/// What the system asks for.
+struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.hangup.recv() => Asked::Reload,
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.interrupt.recv() => Asked::Stop,
+        }
+    }
+}
+
+/// What a signal asks for.
+enum Asked {
+    Reload,
+    Stop,
+}

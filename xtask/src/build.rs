@@ -19,18 +19,21 @@ impl Args {
     pub(crate) fn run(self, root: &Path) -> anyhow::Result<ExitCode> {
         let Self { release } = self;
         setup::ensure_build(root)?;
-
-        let mut cargo = command::cargo();
-        cargo.arg("build").current_dir(root);
-        if release {
-            cargo.arg("--release");
-        }
-        command::shown(&mut cargo)?;
-
+        build(root, release)?;
         let profile = if release { "release" } else { "debug" };
         eprintln!("build: {}", target_dir(root).join(profile).join("sluice").display());
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Builds both halves with what set-up found. What cargo says goes to standard error.
+pub(crate) fn build(root: &Path, release: bool) -> anyhow::Result<()> {
+    let mut cargo = command::cargo();
+    cargo.arg("build").current_dir(root);
+    if release {
+        cargo.arg("--release");
+    }
+    command::shown(&mut cargo)
 }
 
 /// Where the workspace's cargo puts what it builds.

@@ -5,6 +5,7 @@
 
 mod build;
 mod command;
+mod run;
 mod setup;
 mod test;
 #[cfg(test)]
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// What the project needs done: set-up, build and test.
+/// What the project needs done: set-up, build, run and test.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -27,6 +28,7 @@ struct Cli {
 enum Task {
     Setup(setup::Args),
     Build(build::Args),
+    Run(run::Run),
     Test(test::Args),
 }
 
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().task {
         Task::Setup(args) => args.run(&root),
         Task::Build(args) => args.run(&root),
+        Task::Run(args) => args.run(&root),
         Task::Test(args) => args.run(&root),
     };
     match done {

@@ -17,7 +17,8 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result};
 use lab::{LabConfig, require_root, stop};
 
-use crate::build::target_dir;
+use crate::build::{self, target_dir};
+use crate::setup;
 use figures::Document;
 use plan::{Choice, EpisodeName, FamilyName, Route};
 use stage::Stage;
@@ -55,9 +56,10 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Runs. `root` is the workspace's directory; set-up (`setup::ensure_all`) and the release build of `sluice` have been
-    /// done by the caller.
+    /// Sets up, builds, runs. `root` is the workspace's directory.
     pub(crate) fn run(&self, root: &Path) -> Result<ExitCode> {
+        setup::ensure_all(root)?;
+        build::build(root, true)?;
         if !self.daemon.is_empty() {
             return self.become_daemon(root);
         }

@@ -113,29 +113,55 @@ impl Traffic {
 }
 
 /// Turns cumulative counters into what happened since the last reading.
+///
+/// What was counted only grows, so a count that goes back means that the maps are new. What is *unanswered* is no count
+/// but a subtraction, sent less answered among those older than the timeout: a late answer or a longer timeout takes some
+/// of it back. The most that was ever seen is kept of it, so that no attempt is held against an origin twice.
+///
+/// And it proves something only if the kernel had a timeout at both readings. Without one it still counts attempts whose
+/// place it needs as unanswered, and the first reading with one finds all that waited before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter {
     last: Option<TrafficTotals>,
+    timed: Timed,
+}
+
+/// Which timeouts the kernel had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timed {
+    /// Of SYNs.
+    pub syn: bool,
+    /// Of requests.
+    pub response: bool,
 }
 
 impl Meter {
-    /// Reads. `None` at the first reading and where any counter went back: the maps are new, so the newer reading is
-    /// kept and the next one is the first that means something.
+    /// Reads. `None` at the first reading, and where the maps are new: then the newer reading is kept, and the next one is
+    /// the first that means something.
     #[must_use]
-    pub fn read(&mut self, totals: &TrafficTotals) -> Option<Traffic> {
+    pub fn read(&mut self, totals: &TrafficTotals, timed: Timed) -> Option<Traffic> {
+        let before = core::mem::replace(&mut self.timed, timed);
         let last = self.last.replace(*totals)?;
-        Some(Traffic {
+        let unanswered = |now: u64, last: u64, timed: bool| if timed { now.saturating_sub(last) } else { 0 };
+        totals.syn.checked_sub(last.syn)?;
+        let traffic = Traffic {
             synack: totals.synack.checked_sub(last.synack)?,
             refused: totals.refused.checked_sub(last.refused)?,
-            syn_timeout: totals.syn_timeout.checked_sub(last.syn_timeout)?,
+            syn_timeout: unanswered(totals.syn_timeout, last.syn_timeout, before.syn && timed.syn),
             request: totals.request.checked_sub(last.request)?,
             response: totals.response.checked_sub(last.response)?,
-            no_response: totals.no_response.checked_sub(last.no_response)?,
+            no_response: unanswered(totals.no_response, last.no_response, before.response && timed.response),
             reset_early: totals.reset_early.checked_sub(last.reset_early)?,
-        })
+        };
+        self.last = Some(TrafficTotals {
+            syn_timeout: totals.syn_timeout.max(last.syn_timeout),
+            no_response: totals.no_response.max(last.no_response),
+            ..*totals
+        });
+        Some(traffic)
     }
 
-    /// The newest reading.
+    /// The newest reading, with the most that was ever unanswered.
     #[must_use]
     pub const fn last(&self) -> Option<&TrafficTotals> {
         self.last.as_ref()
@@ -145,45 +171,72 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{engine::Quantile, time::Span};
+
+    const BOTH: Timed = Timed { syn: true, response: true };
 
     #[test]
     fn counters_that_go_back_say_nothing_once() {
         let mut meter = Meter::default();
         let at = |synack, refused| TrafficTotals { synack, refused, ..TrafficTotals::default() };
-        assert_eq!(meter.read(&at(100, 5)), None, "first reading");
-        assert_eq!(meter.read(&at(110, 5)).map(|t| t.connects()), Some(Tally { good: 10, bad: 0 }));
-        assert_eq!(meter.read(&at(115, 0)), None, "one counter went back");
-        assert_eq!(meter.read(&at(116, 3)).map(|t| t.connects()), Some(Tally { good: 1, bad: 3 }));
+        assert_eq!(meter.read(&at(100, 5), BOTH), None, "first reading");
+        assert_eq!(meter.read(&at(110, 5), BOTH).map(|t| t.connects()), Some(Tally { good: 10, bad: 0 }));
+        assert_eq!(meter.read(&at(115, 0), BOTH), None, "one counter went back");
+        assert_eq!(meter.read(&at(116, 3), BOTH).map(|t| t.connects()), Some(Tally { good: 1, bad: 3 }));
     }
 
+    const FULL: TrafficTotals = TrafficTotals {
+        syn: 9,
+        synack: 9,
+        refused: 9,
+        syn_timeout: 9,
+        request: 9,
+        response: 9,
+        no_response: 9,
+        reset_early: 9,
+        reset_mid: 9,
+        last_seen: Timestamp::NEVER,
+        rtt: Quantile { samples: 0, p99: Span::ZERO },
+        ttfb: Quantile { samples: 0, p99: Span::ZERO },
+    };
+
     #[test]
-    fn any_counter_that_goes_back_means_new_maps() {
-        let full = TrafficTotals {
-            syn: 9,
-            synack: 9,
-            refused: 9,
-            syn_timeout: 9,
-            request: 9,
-            response: 9,
-            no_response: 9,
-            reset_early: 9,
-            ..TrafficTotals::default()
-        };
+    fn a_count_that_goes_back_means_new_maps() {
         let back = [
-            TrafficTotals { synack: 8, ..full },
-            TrafficTotals { refused: 8, ..full },
-            TrafficTotals { syn_timeout: 8, ..full },
-            TrafficTotals { request: 8, ..full },
-            TrafficTotals { response: 8, ..full },
-            TrafficTotals { no_response: 8, ..full },
-            TrafficTotals { reset_early: 8, ..full },
+            TrafficTotals { syn: 8, ..FULL },
+            TrafficTotals { synack: 8, ..FULL },
+            TrafficTotals { refused: 8, ..FULL },
+            TrafficTotals { request: 8, ..FULL },
+            TrafficTotals { response: 8, ..FULL },
+            TrafficTotals { reset_early: 8, ..FULL },
+            // All of it: what was unanswered before is forgotten too.
+            TrafficTotals { syn: 1, syn_timeout: 0, request: 1, no_response: 0, ..FULL },
         ];
         for totals in back {
             let mut meter = Meter::default();
-            assert_eq!(meter.read(&full), None);
-            assert_eq!(meter.read(&totals), None, "{totals:?}");
-            assert_eq!(meter.read(&totals), Some(Traffic::default()));
+            assert_eq!(meter.read(&FULL, BOTH), None);
+            assert_eq!(meter.read(&totals, BOTH), None, "{totals:?}");
+            assert_eq!(meter.read(&totals, BOTH), Some(Traffic::default()));
+            let one = totals.syn_timeout + 1;
+            let more = meter.read(&TrafficTotals { syn_timeout: one, ..totals }, BOTH);
+            assert_eq!(more, Some(Traffic { syn_timeout: 1, ..Traffic::default() }), "{totals:?}");
         }
+    }
+
+    /// A late answer takes back what was called unanswered, and so does a longer timeout.
+    #[test]
+    fn what_is_unanswered_may_go_back_and_nothing_else_is_lost() {
+        let mut meter = Meter::default();
+        assert_eq!(meter.read(&FULL, BOTH), None);
+        let late =
+            TrafficTotals { syn: 12, synack: 11, syn_timeout: 7, request: 12, response: 11, no_response: 7, ..FULL };
+        let answered = Traffic { synack: 2, request: 3, response: 2, ..Traffic::default() };
+        assert_eq!(meter.read(&late, BOTH), Some(answered));
+        // Up to the most that was ever seen, nothing is counted a second time.
+        let again = TrafficTotals { syn_timeout: 9, no_response: 8, ..late };
+        assert_eq!(meter.read(&again, BOTH), Some(Traffic::default()));
+        let more = TrafficTotals { syn_timeout: 10, no_response: 11, ..late };
+        assert_eq!(meter.read(&more, BOTH), Some(Traffic { syn_timeout: 1, no_response: 2, ..Traffic::default() }));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{Quantile, TrafficTotals},
-    evidence::Traffic,
+    evidence::{Timed, Traffic},
     policy::{Learned, Policy},
     time::Span,
     window::Tally,
@@ -71,6 +71,11 @@ impl Learner {
     /// When an unanswered request is.
     pub(crate) const fn response_timeout(&self) -> Option<Span> {
         self.response
+    }
+
+    /// Which of them there are.
+    pub(crate) const fn timed(&self) -> Timed {
+        Timed { syn: self.syn.is_some(), response: self.response.is_some() }
     }
 }
 

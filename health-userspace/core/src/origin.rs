@@ -106,7 +106,7 @@ impl Origin {
 
     /// Takes the newest counters.
     pub(crate) fn see_traffic(&mut self, totals: &TrafficTotals, now: Timestamp, policy: &Policy) {
-        let traffic = self.meter.read(totals);
+        let traffic = self.meter.read(totals, self.learned.timed());
         let steady =
             self.trip.trip().is_none() && matches!(self.life.phase, Phase::Unknown | Phase::Healthy | Phase::Degraded);
         self.learned.read(totals, traffic.as_ref(), steady, policy);

@@ -23,9 +23,9 @@ pub struct Policy {
     pub state_weight_percent: StateWeights,
     /// How long a repaired origin waits before it is used again.
     pub hold_down: HoldDown,
-    /// When an unanswered request is a failure. `None` (`off`): never.
+    /// When an unanswered request is a failure, at most 17 s, the kernel's memory of them. `None` (`off`): never.
     pub response_timeout: Option<Learned>,
-    /// When an unanswered SYN is a failure.
+    /// When an unanswered SYN is a failure, at most 4 s, the kernel's memory of them.
     pub syn_timeout: Learned,
     /// The kernel's own, provisional decision.
     pub trip: Trip,
@@ -97,7 +97,8 @@ pub struct Trip {
     pub after: u16,
     /// Longest time that the failures may span. Default 10 s.
     pub within: Span,
-    /// Clients (local sockets: connections) that must have failed. Range: 1 to 64. Default 3.
+    /// Clients (local sockets: connections) that must have failed. Range: 1 to 20, the bits that the kernel's word has for
+    /// them. Default 3.
     pub spread_min: u8,
     /// Silence of the origin that timeouts wait for. Default 0.
     pub silence_min: Span,

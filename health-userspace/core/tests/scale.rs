@@ -71,6 +71,7 @@ fn input(specs: &[ServiceSpec], now: Timestamp, round: u64, dead: bool) -> Input
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "what a tick costs is told by the machine's clock")]
 fn slowest_tick(services: u16, size: u16) -> Duration {
     let specs = specs(services, size);
     let mut now = Timestamp(1_000_000_000_000);

@@ -1,1 +1,16 @@
-//! Effects: what a plan asks for is done here.
+//! Effects: what a step asks for is done here, and what became of it goes back into the next tick.
+
+use health_core::{Timestamp, engine::Step};
+
+use crate::{
+    datapath::{Applied, Datapath},
+    probe::Scheduler,
+};
+
+/// Carries a step out. Failed writes are not repeated here: the plan is the whole wish, so the next tick repeats them.
+pub fn carry_out(step: &Step, datapath: &mut Datapath, checks: &mut Scheduler, now: Timestamp) -> Applied {
+    // Steering first: who asks for the status afterwards sees what already holds.
+    let applied = datapath.apply(&step.plan, now);
+    step.suspects.iter().for_each(|&origin| checks.hurry(origin));
+    applied
+}

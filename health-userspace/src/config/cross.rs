@@ -3,6 +3,7 @@
 use super::{
     diagnostic::Sink,
     model::{CheckConfig, CheckKind, Config, OriginConfig},
+    node::IDS_MAX,
     service::{NOWHERE, ReadService},
 };
 use std::collections::BTreeMap;
@@ -43,7 +44,7 @@ fn addresses(config: &Config, services: &[ReadService], sink: &Sink) {
     for (what, count, max) in [("origins", owners.len(), limits.origins), ("frontends", frontends, limits.frontends)] {
         if count > usize::try_from(max).unwrap_or(usize::MAX) {
             let message = format!("the file has {count} {what}; `node.limits.{what}` allows {max}");
-            sink.error(0..0, message, format!("raise node.limits.{what}, at most 65535"));
+            sink.error(0..0, message, format!("raise node.limits.{what}, at most {IDS_MAX}"));
         }
     }
 }

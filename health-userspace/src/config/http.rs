@@ -298,7 +298,7 @@ fn body_rule(expect: &Section<'_>) -> Option<BodyRule> {
         _ => vec![value],
     };
     if let Some(second) = rules.get(1) {
-        expect.sink().error(second.span(), "more than one body rule is not supported yet", "keep one of them");
+        expect.sink().error(second.span(), "more than one body rule is not yet supported", "keep one of them");
     }
     let Some((rule, text)) = rules.first().and_then(|rule| Some((*rule, rule.get_ref().as_str()?))) else {
         expect.error("body", "`body` is no rule", fix);

@@ -68,7 +68,8 @@ pub enum CgroupSetting {
 /// Sockets that are never steered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bypass {
-    /// Mark (`SO_MARK`) that says so; Sluice's own checks carry it. Never 0. Default 0x5311.
+    /// Mark (`SO_MARK`) that says so; Sluice's own checks carry it. Never 0, and without the bit
+    /// [`health_common::SECOND_PASS_MARK`]. Default 0x5311.
     pub mark: u32,
     /// Users whose sockets are left alone.
     pub uids: Vec<u32>,
@@ -79,9 +80,9 @@ pub struct Bypass {
 /// `[node.limits]`: entries of the kernel's maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Default 10 000.
+    /// At most 65 534. Default 10 000.
     pub origins: u32,
-    /// Default 10 000.
+    /// At most 65 534. Default 10 000.
     pub frontends: u32,
     /// Default 262 144.
     pub half_open: u32,
@@ -156,7 +157,7 @@ pub struct OriginConfig {
     pub name: String,
     /// Unique in the file.
     pub address: SocketAddr,
-    /// `priority`; 0 is preferred.
+    /// `priority`, 0 to 127; 0 is preferred.
     pub tier: u8,
     /// Share inside its tier; 0 takes nothing.
     pub weight: u16,

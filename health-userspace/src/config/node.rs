@@ -6,6 +6,7 @@ use super::{
     },
     read::{At, Section},
 };
+use health_common::{NONE, SECOND_PASS_MARK, map::Name};
 use health_core::model::Mode;
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -18,10 +19,20 @@ const INTERFACE_CHARS_MAX: usize = 15;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Longest name of a node, service, origin or check: a DNS label's length, and short enough for a line of output.
 pub(super) const NAME_CHARS_MAX: usize = 63;
-/// Origin and frontend ids are 16 bits wide, and 0 is none.
-const IDS_MAX: u32 = 65_535;
+/// Numbers of origins and of frontends are 16 bits wide and begin at 0; the last, [`NONE`], is none. One below it, so
+/// that a count of them is never [`NONE`] either.
+pub(super) const IDS_MAX: u32 = NONE as u32 - 1;
+/// Users and cgroups that the kernel's map `bypass` holds: its size in `health-ebpf/src/maps.rs`.
+pub(super) const BYPASS_MAX: usize = 256;
+/// Namespaces that the kernel's map `namespaces` holds beside the daemon's own, likewise.
+pub(super) const NETNS_MAX: usize = 63;
+/// Mark of Sluice's checks, and of other sockets that are never steered, where the file says nothing.
+const MARK_DEFAULT: u32 = 0x5311;
 /// 64 Mi entries; the flow table alone would take 9 GiB.
 const ENTRIES_MAX: u32 = 1 << 26;
+
+// A name in the kernel's map ends with a zero; the default mark is one that may be written.
+const _: () = assert!(NAME_CHARS_MAX < size_of::<Name>() && MARK_DEFAULT & SECOND_PASS_MARK == 0);
 
 /// The words of `mode`.
 pub(super) const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("observe", Mode::Observe)];
@@ -140,6 +151,10 @@ fn netns(section: &Section<'_>) -> Vec<PathBuf> {
         let message = format!("\"{}\" is no full path", text.value.escape_debug());
         section.sink().error(text.at.clone(), message, "write a path, for example \"/run/netns/blue\"");
     }
+    if list.len() > NETNS_MAX {
+        let message = format!("`netns` names {} namespaces; {NETNS_MAX} is the most", list.len());
+        section.error("netns", message, "remove some; the daemon's own is steered without being named");
+    }
     list.iter().map(|text| PathBuf::from(text.value)).collect()
 }
 
@@ -225,14 +240,32 @@ fn bypass(section: &Section<'_>) -> Bypass {
             "write its path below the cgroup mount, for example \"/sluice-direct\"",
         );
     }
-    Bypass {
-        mark: section.number("mark", 1, u32::MAX).unwrap_or(0x5311),
-        uids,
-        cgroups: cgroups.map_or_else(
-            || vec!["/sluice-direct".to_owned()],
-            |list| list.iter().map(|text| text.value.to_owned()).collect(),
-        ),
+    let cgroups = cgroups.map_or_else(
+        || vec!["/sluice-direct".to_owned()],
+        |list| list.iter().map(|text| text.value.to_owned()).collect(),
+    );
+    let entries = uids.len() + cgroups.len();
+    if entries > BYPASS_MAX {
+        let message = format!("`bypass` has {entries} users and cgroups; {BYPASS_MAX} is the most");
+        section.sink().error(
+            section.at(),
+            message,
+            "name a cgroup above several of them, or give their sockets the mark",
+        );
     }
+    Bypass { mark: bypass_mark(section), uids, cgroups }
+}
+
+/// Packets of a socket whose mark has the datapath's own bit would look as if they had been rewritten already, and would
+/// lose the bit.
+fn bypass_mark(section: &Section<'_>) -> u32 {
+    let mark = section.number("mark", 1, u32::MAX).unwrap_or(MARK_DEFAULT);
+    if mark & SECOND_PASS_MARK != 0 {
+        let message =
+            format!("`bypass.mark` is {mark:#x}: its bit {SECOND_PASS_MARK:#x} is Sluice's own, for rewritten packets");
+        section.error("mark", message, format!("write a mark without that bit, for example {MARK_DEFAULT:#x}"));
+    }
+    mark
 }
 
 fn limits(section: &Section<'_>) -> Limits {

@@ -1,6 +1,10 @@
 //! `[defaults.policy]` and `[service.policy]`: each writes its own keys over what it is given.
 
 use super::read::Section;
+use health_common::{
+    cells::{REQUEST_CELLS, REQUEST_SHIFT, SYN_CELLS, SYN_SHIFT},
+    streak::SPREAD_BITS,
+};
 use health_core::{
     Span,
     policy::{HoldDown, Learned, Policy, SamplesMin, StateWeights, SuccessBelow, Trip},
@@ -8,10 +12,23 @@ use health_core::{
 
 /// Longest window and hold-down. A day; nobody waits longer for a machine.
 const DAY: Span = Span::from_secs(86_400);
-/// Longest timeout of a SYN or a response.
-const TIMEOUT_MAX: Span = Span::from_secs(600);
+/// Longest timeout of a SYN: 4 s.
+const SYN_TIMEOUT_MAX: Span = memory(SYN_CELLS, SYN_SHIFT);
+/// Longest timeout of a response: 17 s.
+const RESPONSE_TIMEOUT_MAX: Span = memory(REQUEST_CELLS, REQUEST_SHIFT);
 /// Shortest one. Below it a busy scheduler, not the origin, is measured.
 const TIMEOUT_MIN: Span = Span::from_millis(10);
+/// Most clients that the kernel's word for a run of failures tells apart: 20.
+#[expect(clippy::cast_possible_truncation, reason = "asserted below")]
+const SPREAD_MAX: u8 = SPREAD_BITS as u8;
+
+const _: () = assert!(SPREAD_BITS <= u8::MAX as u32);
+
+/// How long the kernel keeps unanswered attempts apart, in whole seconds. Beyond it they are counted whatever their age,
+/// so a longer timeout would mean nothing. A cell is overdue only once its youngest attempt is, hence one less.
+const fn memory(cells: usize, shift: u32) -> Span {
+    Span::from_secs((((cells - 1) as u64) << shift) / 1_000_000_000)
+}
 
 /// `base` with the section's keys written over it, table by table, key by key.
 pub(super) fn policy(section: &Section<'_>, base: &Policy) -> Policy {
@@ -25,7 +42,7 @@ pub(super) fn policy(section: &Section<'_>, base: &Policy) -> Policy {
         state_weight_percent: state_weights(&section.table("state_weight_percent"), base.state_weight_percent),
         hold_down: hold_down(&section.table("hold_down"), base.hold_down),
         response_timeout: response_timeout(&section.table("response_timeout"), base.response_timeout),
-        syn_timeout: learned(&section.table("syn_timeout"), "syn_timeout", base.syn_timeout),
+        syn_timeout: syn_timeout(&section.table("syn_timeout"), base.syn_timeout),
         trip: trip(&section.table("trip"), base.trip),
     }
 }
@@ -98,6 +115,9 @@ fn hold_down(section: &Section<'_>, base: HoldDown) -> HoldDown {
 
 fn response_timeout(section: &Section<'_>, base: Option<Learned>) -> Option<Learned> {
     let others = ["learn", "min", "initial", "max"].iter().any(|key| section.get(key).is_some());
+    let given = |base: Option<Learned>| {
+        learned(section, "response_timeout", base.unwrap_or(default_response_timeout()), RESPONSE_TIMEOUT_MAX)
+    };
     match section.flag("off") {
         Some(true) => {
             if others {
@@ -107,10 +127,14 @@ fn response_timeout(section: &Section<'_>, base: Option<Learned>) -> Option<Lear
             None
         }
         // Switched on again, or given values, over a default that has it off.
-        Some(false) => Some(learned(section, "response_timeout", base.unwrap_or(default_response_timeout()))),
-        None if others => Some(learned(section, "response_timeout", base.unwrap_or(default_response_timeout()))),
+        Some(false) => Some(given(base)),
+        None if others => Some(given(base)),
         None => base,
     }
+}
+
+fn syn_timeout(section: &Section<'_>, base: Learned) -> Learned {
+    learned(section, "syn_timeout", base, SYN_TIMEOUT_MAX)
 }
 
 fn default_response_timeout() -> Learned {
@@ -118,12 +142,12 @@ fn default_response_timeout() -> Learned {
     Policy::default().response_timeout.unwrap_or(Learned { learn: true, min, initial, max })
 }
 
-fn learned(section: &Section<'_>, name: &str, base: Learned) -> Learned {
+fn learned(section: &Section<'_>, name: &str, base: Learned, longest: Span) -> Learned {
     let merged = Learned {
         learn: section.flag("learn").unwrap_or(base.learn),
-        min: section.time("min", TIMEOUT_MIN, TIMEOUT_MAX).unwrap_or(base.min),
-        initial: section.time("initial", TIMEOUT_MIN, TIMEOUT_MAX).unwrap_or(base.initial),
-        max: section.time("max", TIMEOUT_MIN, TIMEOUT_MAX).unwrap_or(base.max),
+        min: section.time("min", TIMEOUT_MIN, longest).unwrap_or(base.min),
+        initial: section.time("initial", TIMEOUT_MIN, longest).unwrap_or(base.initial),
+        max: section.time("max", TIMEOUT_MIN, longest).unwrap_or(base.max),
     };
     let Learned { min, initial, max, .. } = merged;
     if section.is_present() && (min > initial || initial > max) {
@@ -141,7 +165,7 @@ fn trip(section: &Section<'_>, base: Trip) -> Trip {
         kernel: section.flag("kernel").unwrap_or(base.kernel),
         after: section.number("after", 1, 1000).unwrap_or(base.after),
         within: section.time("within", Span::from_millis(100), Span::from_secs(3600)).unwrap_or(base.within),
-        spread_min: section.number("spread_min", 1, 64).unwrap_or(base.spread_min),
+        spread_min: section.number("spread_min", 1, SPREAD_MAX).unwrap_or(base.spread_min),
         silence_min: section.time("silence_min", Span::ZERO, Span::from_secs(60)).unwrap_or(base.silence_min),
         half_open_after: section.time("half_open_after", TIMEOUT_MIN, DAY).unwrap_or(base.half_open_after),
         half_open_max: section.time("half_open_max", TIMEOUT_MIN, DAY).unwrap_or(base.half_open_max),

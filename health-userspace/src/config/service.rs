@@ -14,8 +14,10 @@ use std::{
     ops::Range,
 };
 
-/// Most origins of one service: what a frontend's choice and the kernel's trip words are made for.
-const ORIGINS_MAX: usize = 64;
+/// Most origins of one service: as many as the kernel's guard can count.
+const ORIGINS_MAX: usize = health_common::SERVICE_ORIGINS_MAX;
+/// Greatest `priority`: the kernel keeps the family in the same byte.
+const PRIORITY_MAX: u8 = health_common::map::Service::TIER;
 
 /// A service and the places that later rules point at.
 pub(super) struct ReadService {
@@ -85,7 +87,7 @@ fn origin(section: &Section<'_>, names: &mut Names) -> OriginConfig {
     let scopes = [("node", CapacityScope::Node), ("cluster", CapacityScope::Cluster)];
     OriginConfig {
         address: address(section, &name),
-        tier: section.number("priority", 0, u8::MAX).unwrap_or(0),
+        tier: section.number("priority", 0, PRIORITY_MAX).unwrap_or(0),
         weight: section.number("weight", 0, u16::MAX).unwrap_or(100),
         capacity_cps: section.number("capacity_cps", 1, u32::MAX),
         capacity_conns: section.number("capacity_conns", 1, u32::MAX),
@@ -127,7 +129,7 @@ fn read_address(text: &str) -> Result<SocketAddr, (String, String)> {
         return Err((format!("\"{shown}\" has port 0"), "write a port from 1 to 65535".to_owned()));
     }
     if matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0) {
-        let message = format!("\"{shown}\" has a zone, which is not supported yet");
+        let message = format!("\"{shown}\" has a zone, which is not yet supported");
         return Err((message, "use an address that is valid on every link".to_owned()));
     }
     if canonical.ip() != address.ip() {

@@ -25,7 +25,7 @@ fn table(table: &DeTable<'_>, keys: &'static [Key], path: &str, supported: bool,
         if supported && !key.supported {
             sink.error(
                 name.span(),
-                format!("`{}` is not supported yet", join(path, key.name)),
+                format!("`{}` is not yet supported", join(path, key.name)),
                 "remove it; a later version of Sluice will read it",
             );
         }

@@ -42,7 +42,7 @@ impl ServiceConfig {
                 .map(|origin| FrontendSpec {
                     id: ids.frontend(origin.address),
                     own: ids.origin(origin.address),
-                    family: if origin.address.is_ipv4() { Family::V4 } else { Family::V6 },
+                    family: family(origin.address),
                 })
                 .collect(),
         }
@@ -53,9 +53,14 @@ fn origin_spec(origin: &OriginConfig, ids: &dyn Ids) -> OriginSpec {
     OriginSpec {
         id: ids.origin(origin.address),
         name: origin.name.clone(),
+        family: family(origin.address),
         tier: origin.tier,
         weight: origin.weight,
         capacity_cps: origin.capacity_cps,
         capacity_conns: origin.capacity_conns,
     }
+}
+
+const fn family(address: std::net::SocketAddr) -> Family {
+    if address.is_ipv4() { Family::V4 } else { Family::V6 }
 }

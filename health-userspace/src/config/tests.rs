@@ -244,7 +244,7 @@ name = "shop"
                | ^^^^^^^^^
             fix: did you mean `interfaces`?
 
-            sluice.toml:3:1: `node.xdp` is not supported yet
+            sluice.toml:3:1: `node.xdp` is not yet supported
                |
              3 | xdp = ["eth1"]
                | ^^^
@@ -357,6 +357,7 @@ fn bad_values() {
         ("address = \"10.0.1.10:443\"", "address = 443"),
         ("address = \"10.0.1.10:443\"", ""),
         ("priority = 1", "priority = 256"),
+        ("priority = 1", "priority = 128"),
         ("priority = 1", "weight = -1"),
         ("priority = 1", "weight = 65536"),
         ("priority = 1", "weight = 4294967296"),
@@ -404,6 +405,15 @@ fn bad_values() {
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nsuccess_below_percent = { fault = 60 }"),
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nhold_down = { base = \"301s\" }"),
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nresponse_timeout = { min = \"6s\" }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nresponse_timeout = { max = \"17001ms\" }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nresponse_timeout = { initial = \"1m\" }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nsyn_timeout = { min = \"5s\" }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nsyn_timeout = { initial = \"5s\" }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nsyn_timeout = { max = \"4001ms\" }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\ntrip = { after = 0 }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\ntrip = { after = 1001 }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\ntrip = { spread_min = 0 }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\ntrip = { spread_min = 21 }"),
         ("interfaces = [\"eth1\"]", ""),
         ("interfaces = [\"eth1\"]", "interfaces = []"),
         ("interfaces = [\"eth1\"]", "interfaces = [\"eth/1\"]"),
@@ -413,7 +423,11 @@ fn bad_values() {
         ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\nredirect_allow = []"),
         ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\ncgroup = \"web\""),
         ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\nbypass = { mark = 0 }"),
+        ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\nbypass = { mark = 0x0800_0001 }"),
+        ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\nbypass = { mark = 0x0800_0000 }"),
         ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\nlimits = { origins = 1 }"),
+        ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\nlimits = { origins = 65535 }"),
+        ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\nlimits = { frontends = 65535 }"),
         ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\n[control]\ntls = { cert = \"/a\" }"),
         ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\n[control]\nlisten = \"localhost:1\""),
         ("[node]", "include = [\"/etc/x\"]\n[node]"),
@@ -452,7 +466,7 @@ fn bad_values() {
             8:11 origin `a`: "[::ffff:10.0.0.1]:80" is an IPv4 address in IPv6 clothes
             write "10.0.0.1:80"
         address = "[fe80::1%3]:80"
-            8:11 origin `a`: "[fe80::1%3]:80" has a zone, which is not supported yet
+            8:11 origin `a`: "[fe80::1%3]:80" has a zone, which is not yet supported
             use an address that is valid on every link
         address = "0.0.0.0:80"
             8:11 origin `a`: "0.0.0.0:80" is no address that a server can have
@@ -471,7 +485,10 @@ fn bad_values() {
             add, for example, address = "10.0.1.10:443"
         priority = 256
             12:12 `priority` is 256, which is out of range
-            write a number from 0 to 255
+            write a number from 0 to 127
+        priority = 128
+            12:12 `priority` is 128, which is out of range
+            write a number from 0 to 127
         weight = -1
             12:10 `weight` is -1, which is out of range
             write a number from 0 to 65535
@@ -488,7 +505,7 @@ fn bad_values() {
             12:10 `weight` is a float, not a whole number
             write, for example, weight = 0
         family = "ipv4"
-            12:1 `service.origin.family` is not supported yet
+            12:1 `service.origin.family` is not yet supported
             remove it; a later version of Sluice will read it
         wieght = 10
             12:1 unknown key `wieght` in `service.origin`
@@ -500,7 +517,7 @@ fn bad_values() {
             4:1 this service has no name
             add name = "…"
         name = "shop" ⏎ balance = "maglev"
-            6:1 `service.balance` is not supported yet
+            6:1 `service.balance` is not yet supported
             remove it; a later version of Sluice will read it
         name = "a"
             10:8 there are two origins named `a`
@@ -530,7 +547,7 @@ fn bad_values() {
             16:7 check `tcp`: `url` means nothing to a tcp check
             remove it, or write type = "http"
         type = "tcp" ⏎ needs = ["port"]
-            16:1 `service.check.needs` is not supported yet
+            16:1 `service.check.needs` is not yet supported
             remove it; a later version of Sluice will read it
         type = "tcp" ⏎ expect = ["contains:x"]
             16:10 check `tcp`: `expect` means nothing to a tcp check
@@ -578,7 +595,7 @@ fn bad_values() {
             17:20 the pattern "(" is wrong: unclosed group
             see https://docs.rs/regex/#syntax
         type = "http" ⏎ url = "http://a/b" ⏎ expect = { body = ["regex:a", "regex:b"] }
-            17:31 more than one body rule is not supported yet
+            17:31 more than one body rule is not yet supported
             keep one of them
         type = "http" ⏎ url = "http://a/b" ⏎ expect = { body = ["ready"] }
             17:20 the body rule "ready" begins with no known word
@@ -587,7 +604,7 @@ fn bad_values() {
             17:23 `body_max` cannot be "99MiB"
             write a size from 1B to 16MiB, for example "256KiB"
         type = "http" ⏎ url = "http://a/b" ⏎ expect = { json = { "/a" = "b" } }
-            17:12 `service.check.expect.json` is not supported yet
+            17:12 `service.check.expect.json` is not yet supported
             remove it; a later version of Sluice will read it
         type = "http" ⏎ url = "http://a/b" ⏎ method = "HEAD" ⏎ expect = { body = "exact:a" }
             18:19 check `http`: an answer to HEAD has no body that a rule could hold for
@@ -596,13 +613,13 @@ fn bad_values() {
             17:8 `fall` is 0, which is out of range
             write a number from 1 to 100
         type = "tcp" ⏎ [service.policy] ⏎ fault_rule = "both"
-            17:1 `service.policy.fault_rule` is not supported yet
+            17:1 `service.policy.fault_rule` is not yet supported
             remove it; a later version of Sluice will read it
         type = "tcp" ⏎ [service.policy] ⏎ trip = { on_5xx = true }
-            17:10 `service.policy.trip.on_5xx` is not supported yet
+            17:10 `service.policy.trip.on_5xx` is not yet supported
             remove it; a later version of Sluice will read it
         type = "tcp" ⏎ [service.policy] ⏎ syn_timeout = { sockets = true }
-            17:17 `service.policy.syn_timeout.sockets` is not supported yet
+            17:17 `service.policy.syn_timeout.sockets` is not yet supported
             remove it; a later version of Sluice will read it
         type = "tcp" ⏎ [service.policy] ⏎ success_below_percent = { fault = 60 }
             17:25 `success_below_percent` is out of order: degraded 80, high_risk 50, fault 60
@@ -613,6 +630,33 @@ fn bad_values() {
         type = "tcp" ⏎ [service.policy] ⏎ response_timeout = { min = "6s" }
             17:20 `response_timeout` is out of order: min 6s, initial 5s, max 10s
             let initial lie between min and max; keys that are not written here have the values shown
+        type = "tcp" ⏎ [service.policy] ⏎ response_timeout = { max = "17001ms" }
+            17:28 `max` is 17s 1ms, which is out of range
+            write a time from 10ms to 17s
+        type = "tcp" ⏎ [service.policy] ⏎ response_timeout = { initial = "1m" }
+            17:32 `initial` is 1m, which is out of range
+            write a time from 10ms to 17s
+        type = "tcp" ⏎ [service.policy] ⏎ syn_timeout = { min = "5s" }
+            17:23 `min` is 5s, which is out of range
+            write a time from 10ms to 4s
+        type = "tcp" ⏎ [service.policy] ⏎ syn_timeout = { initial = "5s" }
+            17:27 `initial` is 5s, which is out of range
+            write a time from 10ms to 4s
+        type = "tcp" ⏎ [service.policy] ⏎ syn_timeout = { max = "4001ms" }
+            17:23 `max` is 4s 1ms, which is out of range
+            write a time from 10ms to 4s
+        type = "tcp" ⏎ [service.policy] ⏎ trip = { after = 0 }
+            17:18 `after` is 0, which is out of range
+            write a number from 1 to 1000
+        type = "tcp" ⏎ [service.policy] ⏎ trip = { after = 1001 }
+            17:18 `after` is 1001, which is out of range
+            write a number from 1 to 1000
+        type = "tcp" ⏎ [service.policy] ⏎ trip = { spread_min = 0 }
+            17:23 `spread_min` is 0, which is out of range
+            write a number from 1 to 20
+        type = "tcp" ⏎ [service.policy] ⏎ trip = { spread_min = 21 }
+            17:23 `spread_min` is 21, which is out of range
+            write a number from 1 to 20
 
             1:1 `[node]` names no interface
             name the interfaces that lead to the origins, for example interfaces = ["eth1", "gre-*"]
@@ -640,26 +684,81 @@ fn bad_values() {
         interfaces = ["eth1"] ⏎ bypass = { mark = 0 }
             3:19 `mark` is 0, which is out of range
             write a number from 1 to 4294967295
+        interfaces = ["eth1"] ⏎ bypass = { mark = 0x0800_0001 }
+            3:19 `bypass.mark` is 0x8000001: its bit 0x8000000 is Sluice's own, for rewritten packets
+            write a mark without that bit, for example 0x5311
+        interfaces = ["eth1"] ⏎ bypass = { mark = 0x0800_0000 }
+            3:19 `bypass.mark` is 0x8000000: its bit 0x8000000 is Sluice's own, for rewritten packets
+            write a mark without that bit, for example 0x5311
         interfaces = ["eth1"] ⏎ limits = { origins = 1 }
             1:1 the file has 2 origins; `node.limits.origins` allows 1
-            raise node.limits.origins, at most 65535
+            raise node.limits.origins, at most 65534
+        interfaces = ["eth1"] ⏎ limits = { origins = 65535 }
+            3:22 `origins` is 65535, which is out of range
+            write a number from 1 to 65534
+        interfaces = ["eth1"] ⏎ limits = { frontends = 65535 }
+            3:24 `frontends` is 65535, which is out of range
+            write a number from 1 to 65534
         interfaces = ["eth1"] ⏎ [control] ⏎ tls = { cert = "/a" }
-            4:1 `control.tls` is not supported yet
+            4:1 `control.tls` is not yet supported
             remove it; a later version of Sluice will read it
         interfaces = ["eth1"] ⏎ [control] ⏎ listen = "localhost:1"
             4:10 `listen` is no address: "localhost:1"
             write an IP address and a port, for example listen = "127.0.0.1:9911"
         include = ["/etc/x"] ⏎ [node]
-            1:1 `include` is not supported yet
+            1:1 `include` is not yet supported
             remove it; a later version of Sluice will read it
         [cluster] ⏎ etcd = [] ⏎ [node]
-            1:2 `cluster` is not supported yet
+            1:2 `cluster` is not yet supported
             remove it; a later version of Sluice will read it
         nod = 1 ⏎ [node]
             1:1 unknown key `nod` at the top of the file
             did you mean `node`?
     "#]]
     .assert_eq(&table);
+}
+
+/// The other side of `bad_values`: what the kernel can just do.
+#[test]
+fn the_greatest_values_are_accepted() {
+    let node = "bypass = { mark = 0xf7ff_ffff }\nlimits = { origins = 65534, frontends = 65534 }";
+    let policy = "syn_timeout = { min = \"4s\", initial = \"4s\", max = \"4s\" }\n\
+                  response_timeout = { min = \"17s\", initial = \"17s\", max = \"17s\" }\n\
+                  trip = { after = 1000, spread_min = 20 }";
+    let text = GOOD.replace("interfaces = [\"eth1\"]", &format!("interfaces = [\"eth1\"]\n{node}"));
+    let text = text.replace("priority = 1", "priority = 127") + "[service.policy]\n" + policy + "\n";
+    let config = good(&text).config;
+    let service = &config.services[0];
+    assert_eq!((config.node.bypass.mark, config.node.limits.origins), (0xf7ff_ffff, 65_534));
+    assert_eq!((service.origins[1].tier, service.policy.trip.spread_min), (127, 20));
+    assert_eq!(service.policy.syn_timeout.max, Span::from_secs(4));
+}
+
+/// The kernel half has these sizes as literals; what a file may fill them with is bounded here.
+#[test]
+fn fixed_maps_hold_what_a_file_may_fill_them_with() {
+    let maps = include_str!("../../../health-ebpf/src/maps.rs");
+    for (name, entries) in [("BYPASS", node::BYPASS_MAX), ("NAMESPACES", node::NETNS_MAX + 1)] {
+        let line = maps.lines().find(|line| line.contains(&format!("static {name}:"))).expect("the map");
+        assert!(line.contains(&format!("with_max_entries({entries},")), "{line}");
+    }
+    let text = |uids: usize, namespaces: usize| {
+        let uids: Vec<_> = (1..=uids).map(|uid| uid.to_string()).collect();
+        let paths: Vec<_> = (1..=namespaces).map(|n| format!("\"/run/netns/{n}\"")).collect();
+        let keys = format!("bypass.uids = [{}]\nnetns = [{}]", uids.join(","), paths.join(","));
+        with("interfaces = [\"eth1\"]", &format!("interfaces = [\"eth1\"]\n{keys}"))
+    };
+    // The cgroup of `sluice direct` is the 256th.
+    good(&text(255, 63));
+    let errors = parse(&text(256, 64), "f").expect_err("is too much").errors;
+    let errors: String = errors.iter().map(|error| format!("{}\n    {}\n", error.message, error.fix)).collect();
+    expect![[r#"
+        `bypass` has 257 users and cgroups; 256 is the most
+            name a cgroup above several of them, or give their sockets the mark
+        `netns` names 64 namespaces; 63 is the most
+            remove some; the daemon's own is steered without being named
+    "#]]
+    .assert_eq(&errors);
 }
 
 #[test]
@@ -811,7 +910,7 @@ fn keys_of_the_contract_are_told_from_mistakes() {
         for key in keys.split(' ') {
             let full = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
             let errors = parse(&format!("{full} = 1\n"), "f").expect_err("is refused").to_string();
-            assert!(errors.contains(&format!("`{full}` is not supported yet")), "{errors}");
+            assert!(errors.contains(&format!("`{full}` is not yet supported")), "{errors}");
         }
     }
 }

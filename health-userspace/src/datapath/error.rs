@@ -8,7 +8,9 @@ use aya::{EbpfError, maps::MapError, pin::PinError, programs::ProgramError};
 #[derive(Debug, thiserror::Error)]
 pub enum DatapathError {
     /// Not allowed to load programs.
-    #[error("loading eBPF programs needs root (CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN): run sluice as root")]
+    #[error(
+        "loading and reading eBPF programs and maps needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run sluice as root"
+    )]
     Permission,
     /// The pin directory is not in a BPF filesystem.
     #[error("`{}` is not in a BPF filesystem: mount one with `mount -t bpf bpf /sys/fs/bpf`, or set node.pin_dir", path.display())]
@@ -108,7 +110,9 @@ pub enum DatapathError {
         max: u32,
     },
     /// An interface without Ethernet headers.
-    #[error("interface `{interface}` carries no Ethernet frames, which is not supported yet: list the Ethernet interface below it in node.interfaces")]
+    #[error(
+        "interface `{interface}` carries no Ethernet frames, which is not yet supported: list the Ethernet interface below it in node.interfaces"
+    )]
     NotEthernet {
         /// Which.
         interface: String,
@@ -133,7 +137,9 @@ pub enum DatapathError {
         source: io::Error,
     },
     /// An origin's packets would pass us by.
-    #[error("the route to origin {address} leaves by `{interface}`, which is not listed in node.interfaces: add it there, or mend the route")]
+    #[error(
+        "the route to origin {address} leaves by `{interface}`, which is not listed in node.interfaces: add it there, or mend the route"
+    )]
     UnlistedRoute {
         /// The origin.
         address: SocketAddr,

@@ -126,10 +126,13 @@ pub(super) fn load(pins: &Pins, sizes: &Sizes) -> Result<(Ebpf, bool), DatapathE
     }
     // Quick when all is well; a refused program is loaded again by hand with a full log.
     loader.verifier_log_level(VerifierLogLevel::STATS);
+    // The kernel half's log lines cost nothing unless somebody debugs: the verifier removes what a frozen level rules out.
+    let level = if tracing::enabled!(tracing::Level::DEBUG) { aya_log::Level::Debug as u8 } else { 0 };
+    loader.override_global(aya_log::LEVEL, &level, false);
     let mut ebpf = loader.load(OBJECT).map_err(|source| DatapathError::Object(Box::new(source)))?;
     for (program, needs) in PROGRAMS {
-        let loaded = ebpf.program_mut(program).ok_or(DatapathError::Missing { name: program })?;
-        load_program(loaded).map_err(|source| DatapathError::Program { program, needs, source: Box::new(source) })?;
+        let found = ebpf.program_mut(program).ok_or(DatapathError::Missing { name: program })?;
+        load_program(found).map_err(|source| DatapathError::Program { program, needs, source: Box::new(source) })?;
     }
     Ok((ebpf, adopted))
 }

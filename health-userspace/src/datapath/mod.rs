@@ -1,26 +1,247 @@
 //! The only user of aya: load, attach, pin, adopt, read, write.
+//!
+//! [`Datapath`] is the daemon's handle. [`report`], [`detach`] and [`stop_steering`] work on the pins alone, without a
+//! daemon.
 
+mod attach;
+mod detach;
 mod error;
 mod load;
 mod maps;
+mod read;
+mod registry;
+pub mod report;
+mod ring;
+mod route;
+mod sweep;
 mod sys;
+mod write;
 
+use std::{collections::BTreeMap, net::SocketAddr, path::Path};
+
+use aya::Ebpf;
+use health_common::map::Count;
+use health_core::{Timestamp, engine::Plan, model::ServiceSpec};
+
+pub use attach::{Change, Hook, cgroup_root};
+pub use detach::{detach, stop_steering};
 pub use error::DatapathError;
 pub use load::{OBJECT, Sizes};
+pub use read::OriginReading;
+pub use registry::Registry;
+pub use ring::Ring;
+pub use route::{Routes, interface_name};
+pub use write::Applied;
 
-#[cfg(test)]
-mod smoke {
-    use super::*;
-    #[test]
-    fn smoke() {
-        let dir = std::path::Path::new("/sys/fs/bpf/smoke");
-        let pins = load::Pins::take(dir).unwrap();
-        let r = load::load(&pins, &Sizes { origins: 100, frontends: 100, half_open: 4096, flows: 4096, moved: 4096 });
-        match &r {
-            Err(e) => { let mut s: Option<&(dyn std::error::Error)> = Some(e); while let Some(e) = s { println!("{e}"); s = e.source(); } }
-            Ok(_) => println!("ok"),
-        }
-        std::fs::remove_dir_all(dir).ok();
-        assert!(r.is_ok());
+use crate::{config::Config, report::DetachOutcome};
+
+/// The kernel half, loaded and held by this daemon.
+pub struct Datapath {
+    pins: load::Pins,
+    ebpf: Ebpf,
+    maps: maps::Maps,
+    hooks: attach::Hooks,
+    registry: Registry,
+    written: write::Written,
+    /// Service and owner of each frontend.
+    owners: BTreeMap<u16, (u16, u16)>,
+    adopted: bool,
+}
+
+impl Datapath {
+    /// Takes the pins, loads the programs, adopts maps that are there.
+    ///
+    /// # Errors
+    ///
+    /// No BPF filesystem, no permission, another daemon, or a kernel that refuses a program.
+    pub fn open(config: &Config) -> Result<Self, DatapathError> {
+        let limits = config.node.limits;
+        let sizes = Sizes {
+            origins: limits.origins,
+            frontends: limits.frontends,
+            half_open: limits.half_open,
+            flows: limits.flows,
+            moved: limits.moved,
+        };
+        let pins = load::Pins::take(&config.node.pin_dir)?;
+        let (ebpf, adopted) = load::load(&pins, &sizes)?;
+        let maps = maps::Maps::open(&config.node.pin_dir)?;
+        let registry = Registry::read(&maps)?;
+        let hooks = attach::Hooks::new(config.node.interfaces.clone());
+        Ok(Self {
+            pins,
+            ebpf,
+            maps,
+            hooks,
+            registry,
+            written: write::Written::default(),
+            owners: BTreeMap::new(),
+            adopted,
+        })
+    }
+
+    /// Passes the kernel half's log lines on, if debug lines are wanted. Within a runtime only.
+    pub fn log(&mut self) {
+        ring::spawn_logger(&mut self.ebpf);
+    }
+
+    /// Whether the maps of a former daemon were found.
+    #[must_use]
+    pub const fn adopted(&self) -> bool {
+        self.adopted
+    }
+
+    /// What the pinned maps take, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// A map that can't be asked.
+    pub fn memory_bytes(&self) -> Result<u64, DatapathError> {
+        Ok(report::maps_report(&self.pins.dir)?.maps.iter().filter_map(|map| map.memory_bytes).sum())
+    }
+
+    /// Gives numbers, and writes everything that only the configuration decides. Steering stays as it was until the next
+    /// plan.
+    ///
+    /// # Errors
+    ///
+    /// No number is free, or a write failed.
+    pub fn configure(
+        &mut self,
+        config: &Config,
+        interfaces: &BTreeMap<SocketAddr, u32>,
+    ) -> Result<Vec<ServiceSpec>, DatapathError> {
+        self.registry.register(&mut self.maps, config)?;
+        self.hooks.set_patterns(&self.pins, config.node.interfaces.clone());
+        self.written.configure(&mut self.maps, &self.registry, config, interfaces)?;
+        let specs: Vec<ServiceSpec> = config.services.iter().map(|service| service.spec(&self.registry)).collect();
+        self.owners = specs
+            .iter()
+            .flat_map(|spec| spec.frontends.iter().map(|frontend| (frontend.id.0, (spec.id.0, frontend.own.0))))
+            .collect();
+        self.written.keep_frontends(&self.owners.keys().copied().collect());
+        Ok(specs)
+    }
+
+    /// Attaches to interfaces that have appeared, lets go of those that are gone.
+    ///
+    /// # Errors
+    ///
+    /// An interface that can't carry the programs.
+    pub fn attach(&mut self) -> Result<Vec<Change>, DatapathError> {
+        self.hooks.round(&mut self.ebpf, &self.pins)
+    }
+
+    /// Attaches the socket programs where the configuration wants them.
+    ///
+    /// # Errors
+    ///
+    /// No cgroup v2, or a kernel that refuses.
+    pub fn attach_cgroup(&mut self, config: &Config) -> Result<(), DatapathError> {
+        self.hooks.cgroup(&mut self.ebpf, &self.pins, &config.node.cgroup)
+    }
+
+    /// Hooks that should be held.
+    #[must_use]
+    pub fn hooks(&self) -> Vec<Hook> {
+        self.hooks.list()
+    }
+
+    /// Whether an interface carries our programs.
+    #[must_use]
+    pub fn holds(&self, interface: &str) -> bool {
+        self.hooks.holds(interface)
+    }
+
+    /// The numbers.
+    #[must_use]
+    pub const fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Where an origin's packets leave now.
+    ///
+    /// # Errors
+    ///
+    /// The write failed.
+    pub fn set_interface(&mut self, origin: u16, ifindex: u32) -> Result<(), DatapathError> {
+        self.written.set_interface(&mut self.maps, origin, ifindex)
+    }
+
+    /// Makes the kernel's steering that of the plan.
+    pub fn apply(&mut self, plan: &Plan, now: Timestamp) -> Applied {
+        self.written.apply(&mut self.maps, plan, &self.owners, now)
+    }
+
+    /// What the kernel knows of an origin.
+    ///
+    /// # Errors
+    ///
+    /// A map that can't be read.
+    pub fn read(&self, origin: u16, now: Timestamp) -> Result<OriginReading, DatapathError> {
+        read::origin(&self.maps, origin, now)
+    }
+
+    /// Node-wide counters.
+    ///
+    /// # Errors
+    ///
+    /// A map that can't be read.
+    pub fn counts(&self) -> Result<Vec<(Count, u64)>, DatapathError> {
+        read::counts(&self.maps)
+    }
+
+    /// The ring buffer of events. Within a runtime only.
+    ///
+    /// # Errors
+    ///
+    /// A map that can't be opened or waited for.
+    pub fn events(&self) -> Result<Ring, DatapathError> {
+        let ring = maps::events(&self.pins.dir)?;
+        Ring::new(ring).map_err(|source| DatapathError::Pins { path: self.pins.dir.clone(), source })
+    }
+
+    /// Slots of each origin in a frontend's table in force, read back.
+    ///
+    /// # Errors
+    ///
+    /// A map that can't be read.
+    pub fn shares(&self, frontend: u16) -> Result<BTreeMap<u16, u32>, DatapathError> {
+        read::shares(&self.maps, frontend)
+    }
+
+    /// Takes ended redirections out of the maps. How many.
+    pub fn sweep(&mut self, now: Timestamp) -> u64 {
+        sweep::round(&mut self.maps, now)
+    }
+
+    /// Redirected flows that have not ended.
+    #[must_use]
+    pub fn flows_redirected(&self) -> u64 {
+        detach::live(&self.maps)
+    }
+
+    /// Steers nothing new from now on; redirected flows go on.
+    ///
+    /// # Errors
+    ///
+    /// A write failed.
+    pub fn stop_steering(&mut self) -> Result<(), DatapathError> {
+        detach::clear_frontends(&mut self.maps)
+    }
+
+    /// Removes programs and pins. Without `force` only while no redirected flow lives.
+    ///
+    /// # Errors
+    ///
+    /// A pin that can't be removed.
+    pub fn detach(&mut self, force: bool) -> Result<DetachOutcome, DatapathError> {
+        detach::remove(&self.pins.dir, self.flows_redirected(), force)
+    }
+
+    /// Where the pins are.
+    #[must_use]
+    pub fn pin_dir(&self) -> &Path {
+        &self.pins.dir
     }
 }

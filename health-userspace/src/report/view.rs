@@ -88,6 +88,7 @@ mod tests {
         let spec = OriginSpec {
             id: OriginId(1),
             name: "a".into(),
+            family: health_core::model::Family::V4,
             tier: 0,
             weight: 100,
             capacity_cps: Some(5000),

@@ -7,11 +7,11 @@ use crate::support::Kernel;
 const INSTRUCTIONS_MAX: [(&str, u32); 8] = [
     ("connect4", 17_500),
     ("connect6", 17_500),
-    ("egress", 150_000),
-    ("ingress", 90_000),
+    ("egress", 200_000),
+    ("ingress", 190_000),
     ("peer4", 30),
     ("peer6", 40),
-    ("release", 12),
+    ("release", 130),
     ("trivial", 4),
 ];
 

@@ -21,6 +21,8 @@ const EFFECT_NS: u64 = 20_000_000;
 const BACK_RUN: usize = 20;
 /// A load that starts later than this at its 99th percentile measures its own trouble too. Unit: ms.
 const LATE_MS_MAX: f64 = 5.0;
+/// Connections listed where a figure was missed.
+const STRAYS_MAX: usize = 40;
 /// Half-open trials an episode may cost.
 const TRIALS_MAX: usize = 3;
 
@@ -83,6 +85,8 @@ pub(crate) struct Report {
     pub(crate) missed: Vec<String>,
     /// Trouble of this machine that may explain a figure.
     pub(crate) local_trouble: Vec<String>,
+    /// The first connections that were not simply served by b, where a figure was missed.
+    pub(crate) strays: Vec<String>,
 }
 
 /// What `--json` prints.
@@ -148,10 +152,32 @@ impl Evidence<'_> {
             late_ms_p99: p99_ms(window.iter().map(|(record, _)| record.late_ns).collect()),
             missed: Vec::new(),
             local_trouble: Vec::new(),
+            strays: Vec::new(),
         };
         report.missed = self.missed(&report, &failed);
+        if !report.missed.is_empty() {
+            let stray =
+                |record: &&Record| !direct(record) && !self.in_flight(record) && record.end_ns() > self.fault_ns;
+            let mut strays: Vec<&Record> = others().filter(stray).collect();
+            strays.sort_by_key(|record| record.outcome.is_ok());
+            report.strays = strays.into_iter().map(|record| self.describe(record)).take(STRAYS_MAX).collect();
+        }
         report.local_trouble = self.local_trouble(&report);
         report
+    }
+
+    /// One connection, in words.
+    fn describe(&self, record: &Record) -> String {
+        let start =
+            ms(record.start_ns.saturating_sub(self.fault_ns)) - ms(self.fault_ns.saturating_sub(record.start_ns));
+        let connected = record.connect_ns.map_or_else(|| "never".to_owned(), |took| format!("{:.1} ms", ms(took)));
+        let origin = record.origin.unwrap_or('-');
+        format!(
+            "{start:.1} ms, port {}: {:?} after {:.1} ms, connected {connected}, on {origin}",
+            record.local_port,
+            record.outcome,
+            ms(record.total_ns)
+        )
     }
 
     /// Connected before the fault and not finished by then: a had accepted it.

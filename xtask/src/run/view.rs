@@ -183,7 +183,13 @@ pub(super) fn table(document: &Document) -> io::Result<()> {
     )?;
     for report in &document.episodes {
         writeln!(out, "{}", row(report))?;
-        for line in report.missed.iter().map(|why| format!("MISSED {why}")).chain(report.local_trouble.clone()) {
+        for line in report
+            .missed
+            .iter()
+            .map(|why| format!("MISSED {why}"))
+            .chain(report.local_trouble.clone())
+            .chain(report.strays.clone())
+        {
             writeln!(out, "       {line}")?;
         }
     }

@@ -236,6 +236,38 @@ fn local_shortage_and_silence_move_nothing() {
     assert_eq!((scene.state(A), scene.told()), (State::Healthy, Vec::new()));
 }
 
+/// The kernel counts what is unanswered when it forgets it, with a timeout or without one.
+#[test]
+fn without_a_timeout_nothing_unanswered_is_a_failure() {
+    let mut spec = shop(&[]);
+    spec.policy.response_timeout = None;
+    let mut scene = Scene::new(spec);
+    for _ in 0..100 {
+        // B: no answer was ever seen, so the way back may not lead past us.
+        scene.traffic(B, |totals| (totals.syn, totals.syn_timeout) = (totals.syn + 5, totals.syn_timeout + 5));
+        scene.traffic(A, |totals| {
+            (totals.syn, totals.synack) = (totals.syn + 5, totals.synack + 5);
+            (totals.request, totals.no_response) = (totals.request + 5, totals.no_response + 5);
+        });
+    }
+    assert_eq!(scene.plan(A).response_timeout, None);
+    assert_eq!((scene.state(A), scene.state(B)), (State::Healthy, State::Unknown));
+    assert_eq!(scene.told(), ["1 unknown>healthy passes"]);
+}
+
+/// What was unanswered while there was no timeout is not held against an origin that gets one.
+#[test]
+fn a_timeout_looks_only_forward() {
+    let mut scene = Scene::new(shop(&[]));
+    scene.traffic(A, |totals| *totals = TrafficTotals { syn: 50, syn_timeout: 0, ..*totals });
+    scene.traffic(A, |totals| *totals = TrafficTotals { syn: 51, synack: 1, ..*totals });
+    assert!(scene.plan(A).syn_timeout.is_some());
+    scene.traffic(A, |totals| totals.syn_timeout = 50);
+    assert_eq!(scene.state(A), State::Healthy);
+    scene.traffic(A, |totals| *totals = TrafficTotals { syn: 91, syn_timeout: 90, ..*totals });
+    assert_eq!(scene.state(A), State::Fault);
+}
+
 #[test]
 fn an_origin_that_never_answered_is_never_shown_healthy() {
     let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
@@ -682,6 +714,7 @@ fn a_move_names_its_cause() {
 #[test]
 fn a_fault_that_nothing_can_try_ends_by_the_checks_there_are() {
     let mut scene = port();
+    scene.traffic(A, |totals| (totals.request, totals.response) = (20, 20));
     scene.traffic(A, |totals| totals.response += 1);
     scene.traffic(A, |totals| totals.no_response += 40);
     assert_eq!((scene.state(A), scene.plan(A).trials), (State::Fault, true));

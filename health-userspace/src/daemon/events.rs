@@ -1,0 +1,159 @@
+//! Kernel events and decisions as lines for `sluice events`, and as structured logs.
+
+use health_common::{
+    NONE,
+    event::{Event, Kind, Why},
+};
+use health_core::{
+    Timestamp,
+    engine::{Decision, DecisionKind, OrderKind},
+    model::{OriginId, State},
+};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tracing::info;
+
+use super::Daemon;
+use crate::{probe, report::EventLine};
+
+impl Daemon {
+    /// Takes what the kernel told.
+    pub(super) fn kernel_events(&mut self, events: &[Event]) {
+        let mut occasion = false;
+        for event in events {
+            let Some(kind) = Kind::from_number(event.kind) else { continue };
+            occasion |= matches!(kind, Kind::Trip | Kind::Clear);
+            self.kernel_event(kind, event);
+        }
+        if occasion {
+            // The judgement hears of a trip at once, and the checks look at once.
+            self.tick();
+        }
+    }
+
+    fn kernel_event(&mut self, kind: Kind, event: &Event) {
+        let why = Why::from_number(event.why).name();
+        let origin = self.object(event.origin);
+        let port = event.node.port.get();
+        let (object, detail) = match kind {
+            Kind::Trip => {
+                self.tallies.tripped(event);
+                let took = Duration::from_nanos(event.time_ns.saturating_sub(event.first_bad_ns));
+                self.push("first_bad", origin.clone(), why.to_owned(), "kernel", event.first_bad_ns);
+                self.tallies.step(&self.service_of(event.origin), "trip", took);
+                (origin, format!("{} {why} in {}", event.count, millis(took)))
+            }
+            Kind::Withheld => {
+                (origin, format!("trip: {} {why}; it serves as nobody else can, or only observes", event.count))
+            }
+            Kind::Trial => (origin, format!("one flow tries it, port {port}")),
+            Kind::TrialFailed => (origin, "the trial failed".to_owned()),
+            Kind::Clear => (origin, "a success at the failing layer ended the trip".to_owned()),
+            Kind::FirstFlow => {
+                let after = self.tallies.first_bad(event.origin).map(|bad| event.time_ns.saturating_sub(bad));
+                let detail = after.map_or_else(
+                    || format!("instead of {origin}"),
+                    |ns| format!("+{} after first_bad", millis(Duration::from_nanos(ns))),
+                );
+                if let Some(ns) = after {
+                    self.tallies.step(&self.service_of(event.origin), "first_flow", Duration::from_nanos(ns));
+                }
+                (self.object(event.other), detail)
+            }
+            Kind::Resteer => {
+                let other = if event.other == NONE { String::new() } else { self.name(event.other) };
+                (format!("{origin}>{other}"), format!("re-steer, port {port}"))
+            }
+        };
+        info!(what = kind.name(), object, detail, "kernel");
+        self.push(kind.name(), object, detail, "kernel", event.time_ns);
+    }
+
+    /// Takes what the judgement decided.
+    pub(super) fn decided(&mut self, decision: &Decision) {
+        let service = self.specs.iter().find(|spec| spec.id == decision.service);
+        let service = service.map_or_else(|| format!("#{}", decision.service.0), |spec| spec.name.clone());
+        let withheld = if decision.enforced { "" } else { "withheld: " };
+        let why = if decision.evidence.is_empty() { String::new() } else { format!(", {}", decision.evidence) };
+        let rule = decision.rule;
+        let (what, object, detail) = match &decision.what {
+            DecisionKind::State { origin, from, to, location } => {
+                let place = location.map_or_else(String::new, |location| format!(" ({})", location.name()));
+                let detail = format!("{withheld}{} > {}{place}, {rule}{why}", from.name(), to.name());
+                if *to == State::Fault {
+                    self.tallies.judged(origin.0, decision.at, &service);
+                }
+                ("state", self.object(origin.0), detail)
+            }
+            DecisionKind::Failover { from, to } => {
+                self.tallies.failover(&service);
+                ("failover", service, format!("{withheld}tier {from} > {to}, {rule}{why}"))
+            }
+            DecisionKind::Failback { from, to } => {
+                ("failback", service, format!("{withheld}tier {from} > {to}, {rule}{why}"))
+            }
+            DecisionKind::Panic { on: true } => {
+                ("panic", service, format!("{withheld}nothing is usable, so all are used, {rule}{why}"))
+            }
+            DecisionKind::Panic { on: false } => ("panic", service, format!("{withheld}over, {rule}{why}")),
+            DecisionKind::Override { origin, order } => {
+                let word = match order {
+                    Some(OrderKind::Drain) => "drain",
+                    Some(OrderKind::Fail) => "fail",
+                    Some(OrderKind::Clear) => "clear",
+                    None => "ended",
+                };
+                ("override", self.object(origin.0), format!("{word}{why}"))
+            }
+            DecisionKind::TripJudged { origin, confirmed } => {
+                let word = if *confirmed { "confirmed as fault" } else { "cleared" };
+                ("trip_judged", self.object(origin.0), format!("{withheld}{word}, {rule}{why}"))
+            }
+        };
+        info!(what, object, detail, rule, by = decision.by, enforced = decision.enforced, "decision");
+        self.push(what, object, detail, &decision.by, decision.at.0);
+    }
+
+    fn push(&self, what: &str, object: String, detail: String, by: &str, mono_ns: u64) {
+        self.log.push(EventLine {
+            time_ns: wall(Timestamp(mono_ns)),
+            what: what.to_owned(),
+            object,
+            detail,
+            by: by.to_owned(),
+            mono_ns,
+        });
+    }
+
+    /// `SERVICE/ORIGIN`.
+    fn object(&self, id: u16) -> String {
+        let service = self.service_of(id);
+        if service.is_empty() { format!("#{id}") } else { format!("{service}/{}", self.name(id)) }
+    }
+
+    fn name(&self, id: u16) -> String {
+        let origins = self.specs.iter().flat_map(|spec| &spec.origins);
+        origins
+            .into_iter()
+            .find(|origin| origin.id == OriginId(id))
+            .map_or_else(|| format!("#{id}"), |origin| origin.name.clone())
+    }
+
+    fn service_of(&self, id: u16) -> String {
+        self.specs
+            .iter()
+            .find(|spec| spec.origins.iter().any(|origin| origin.id == OriginId(id)))
+            .map_or_else(String::new, |spec| spec.name.clone())
+    }
+}
+
+/// Milliseconds with a digit behind the point.
+fn millis(span: Duration) -> String {
+    format!("{:.1}ms", span.as_secs_f64() * 1000.0)
+}
+
+/// A monotonic time on the wall clock. Unit: ns since the epoch.
+fn wall(at: Timestamp) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    now_ns.saturating_sub(probe::now().since(at).0)
+}

@@ -1,0 +1,258 @@
+//! Everything before the first tick, and the end.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fs, io,
+    net::SocketAddr,
+    os::unix::{fs::DirBuilderExt, net::UnixDatagram},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use health_core::{
+    engine::{Engine, Input},
+    model::CheckResult,
+};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+use super::{Daemon, End, learn, publish};
+use crate::{
+    cli::RunOptions,
+    config::{self, Config, ConfigErrors},
+    control::{ControlError, EventLog, Handle, Listener, Published},
+    datapath::{Applied, Change, Datapath, DatapathError, Routes, interface_name},
+    probe::{self, ProbeError, Scheduler, Settings, Target},
+    telemetry::{self, Heartbeat, Metrics, ReloadScrape, Server, TelemetryError, logs::LogError},
+};
+
+/// Results of checks that may wait for the loop. Above what all checks of a large node end in one tick.
+const RESULTS_MAX: usize = 16_384;
+
+/// Commands that may wait.
+const COMMANDS_MAX: usize = 64;
+
+/// Why the daemon can't run.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// The kernel.
+    #[error(transparent)]
+    Datapath(#[from] DatapathError),
+    /// The socket of the command line.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// Metrics.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    /// Active checks.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// Logs.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The runtime.
+    #[error("cannot start the runtime")]
+    Runtime(#[source] io::Error),
+    /// Signals.
+    #[error("cannot take signals")]
+    Signals(#[source] io::Error),
+    /// Netlink.
+    #[error("cannot ask for routes")]
+    Routes(#[source] io::Error),
+    /// The state directory.
+    #[error("cannot make the state directory `{}`", path.display())]
+    State {
+        /// `node.state_dir`.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Runs the daemon until a signal or `sluice detach` ends it. The datapath goes on after a signal.
+///
+/// # Errors
+///
+/// Whatever keeps it from starting.
+pub fn run(options: RunOptions) -> Result<(), StartError> {
+    telemetry::logs::init(options.log_format)?;
+    let loaded = config::load(&options.config)?;
+    loaded.warnings.iter().for_each(|warning| warn!("{}", warning.message));
+    raise_descriptors();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(StartError::Runtime)?;
+    runtime.block_on(serve(options, loaded.config))
+}
+
+async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
+    state_dir(&config)?;
+    let mut datapath = Datapath::open(&config)?;
+    datapath.log();
+    // The pins' lock has been taken: from here on no other daemon is in the way.
+    let listener = Listener::bind(&config.control.socket)?;
+    let routes = Routes::open().map_err(StartError::Routes)?;
+    let interfaces = interfaces(&routes, &config).await;
+    check_routes(&config, &interfaces)?;
+    let specs = datapath.configure(&config, &interfaces)?;
+    let ring = datapath.events()?;
+    let (mut checks, results) = scheduler(&config)?;
+    checks.apply(&Target::all(&config, datapath.registry()))?;
+    let (status, status_seen) = watch::channel(None::<Arc<Published>>);
+    let (commands_in, commands) = mpsc::channel(COMMANDS_MAX);
+    let (log, metrics, heartbeat) = (EventLog::default(), Metrics::default(), Heartbeat::default());
+    let server = Server::bind(config.control.listen, metrics.clone(), heartbeat.clone()).await?;
+    tokio::spawn(server.serve());
+    let handle = Handle { status: status_seen, events: log.clone(), commands: commands_in };
+    let control = tokio::spawn(listener.serve(handle));
+    let memory = datapath.memory_bytes()?;
+    info!(
+        pins = %datapath.pin_dir().display(),
+        adopted = datapath.adopted(),
+        memory_mib = memory >> 20,
+        "the kernel half is loaded"
+    );
+    let mut daemon = Daemon {
+        engine: Engine::new(specs.clone(), probe::now()),
+        options,
+        specs,
+        datapath,
+        routes,
+        checks,
+        results,
+        commands,
+        log,
+        status,
+        metrics,
+        heartbeat,
+        input: Input::default(),
+        readings: BTreeMap::new(),
+        next_read: 0,
+        learned: BTreeMap::<u16, learn::Learner>::new(),
+        last: None,
+        applied: Applied::default(),
+        tallies: publish::Tallies::default(),
+        ticks: 0,
+        lag: Duration::ZERO,
+        config,
+    };
+    let applied_at = std::time::SystemTime::now()
+        .duration_since(std::time::SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64();
+    daemon.tallies.reload = Some(ReloadScrape { success: true, applied_at });
+    // The first plan is written before the first program is attached, so that none steers by an empty table.
+    daemon.tick();
+    daemon.datapath.attach()?.iter().for_each(say);
+    daemon.datapath.attach_cgroup(&daemon.config)?;
+    notify("READY=1");
+    let end = daemon.run(ring).await?;
+    notify("STOPPING=1");
+    control.abort();
+    // The listener takes its socket away when its task has ended.
+    drop(control.await);
+    match end {
+        End::Stopped => info!("stopped; the kernel goes on steering by its last plan"),
+        End::Detached => info!("stopped; programs and pins are removed"),
+    }
+    Ok(())
+}
+
+/// The checks' scheduler and where its results arrive.
+pub(super) fn scheduler(config: &Config) -> Result<(Scheduler, mpsc::Receiver<CheckResult>), ProbeError> {
+    let (results_in, results) = mpsc::channel(RESULTS_MAX);
+    let settings = Settings { mark: config.node.bypass.mark, checks_per_s: config.node.limits.checks_per_s };
+    Ok((Scheduler::new(settings, results_in)?, results))
+}
+
+fn state_dir(config: &Config) -> Result<(), StartError> {
+    let path = &config.node.state_dir;
+    if path.is_dir() {
+        return Ok(());
+    }
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|source| StartError::State { path: path.clone(), source })
+}
+
+/// Interfaces by which packets to origins leave. An origin without a route is left out: it is waited for.
+pub(super) async fn interfaces(routes: &Routes, config: &Config) -> BTreeMap<SocketAddr, u32> {
+    let mut interfaces = BTreeMap::new();
+    for origin in config.services.iter().flat_map(|service| &service.origins) {
+        if let Ok(index) = routes.interface(origin.address).await {
+            interfaces.insert(origin.address, index);
+        }
+    }
+    interfaces
+}
+
+/// Every origin's packets must pass a listed interface, else they are never seen.
+///
+/// While a listed interface is still missing, a route may yet move to it: then that is said, and waited for.
+pub(super) fn check_routes(config: &Config, interfaces: &BTreeMap<SocketAddr, u32>) -> Result<(), DatapathError> {
+    let listed = |name: &str| config.node.interfaces.iter().any(|pattern| pattern.matches(name));
+    let missing = config
+        .node
+        .interfaces
+        .iter()
+        .any(|pattern| pattern.is_exact() && nix::net::if_::if_nametoindex(pattern.as_str()).is_err());
+    for (&address, &index) in interfaces {
+        let interface = interface_name(index);
+        if listed(&interface) {
+            continue;
+        }
+        let error = DatapathError::UnlistedRoute { address, interface };
+        if !missing {
+            return Err(error);
+        }
+        warn!("{error}; a listed interface is still missing, so this is waited for");
+    }
+    Ok(())
+}
+
+/// Says what changed about hooks. A missing interface is said once.
+pub(super) fn say(change: &Change) {
+    match change {
+        Change::Attached(name) => info!(interface = name, "attached"),
+        Change::Adopted(name) => info!(interface = name, "took over the programs of a former daemon"),
+        Change::Gone(name) => warn!(interface = name, "went away; attached again when it comes back"),
+        Change::Waiting(name) => warn!(interface = name, "is not there yet; attached when it appears"),
+    }
+}
+
+/// An error with its causes, in one line.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Checks need a descriptor each while they run: the soft limit becomes the hard one.
+fn raise_descriptors() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        warn!(%error, soft, hard, "cannot raise the limit of descriptors");
+    }
+}
+
+/// Tells the service manager, if there is one. `sd_notify(3)`.
+fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(state.as_bytes(), &path));
+    if let Err(error) = sent {
+        warn!(%error, "cannot notify the service manager");
+    }
+}
