@@ -66,7 +66,7 @@ pub(crate) fn measure(v6: bool) -> Result<Vec<Row>> {
 
 impl Bench {
     /// A packet, long enough for the wrapper.
-    fn stream(&self, hook: Hook, packet: &Packet, step: u32, flows_log2: u32) -> Stream {
+    fn stream(hook: Hook, packet: &Packet, step: u32, flows_log2: u32) -> Stream {
         let mut packet = packet.bytes();
         packet.resize(packet.len().max(80), 0);
         Stream { hook, packet, step, turns: 0, flows_log2 }
@@ -92,7 +92,7 @@ impl Bench {
 
     /// Measures packets on flows that last.
     fn steady(&mut self, case: &'static str, full: bool, hook: Hook, packet: &Packet, step: u32) -> Result<()> {
-        let mut stream = self.stream(hook, packet, step, if full { FULL_LOG2 } else { 0 });
+        let mut stream = Self::stream(hook, packet, step, if full { FULL_LOG2 } else { 0 });
         let mut rounds = Vec::new();
         for _ in 0..STEADY_ROUNDS {
             rounds.push(self.round(&stream, STEADY_PACKETS)?);
@@ -104,7 +104,7 @@ impl Bench {
 
     /// Untimed packets, one on each of the flows.
     fn play(&mut self, hook: Hook, packet: &Packet, flows_log2: u32) -> Result<()> {
-        let stream = self.stream(hook, packet, 0, flows_log2);
+        let stream = Self::stream(hook, packet, 0, flows_log2);
         self.wrapper.run(&stream, hook, 1 << flows_log2)?;
         Ok(())
     }
@@ -148,7 +148,7 @@ impl Bench {
             let (sent, received) = (turn * REQUEST, turn * RESPONSE);
             self.play(Hook::Egress, &conn.out(ACK | PSH, sent, 100, received), flows_log2)?;
             let response = conn.back(ACK | PSH, received, 200, sent + REQUEST);
-            let next = self.stream(Hook::Ingress, &response, 0, flows_log2);
+            let next = Self::stream(Hook::Ingress, &response, 0, flows_log2);
             rounds.push(self.round(&next, 1 << flows_log2)?);
             stream = Some(next);
         }
@@ -196,7 +196,7 @@ impl Bench {
     ) -> Result<()> {
         let conn = self.conn;
         let (flows_log2, count) = batch(full);
-        let stream = self.stream(hook, packet, 0, flows_log2);
+        let stream = Self::stream(hook, packet, 0, flows_log2);
         let start = self.kernel.signal(origin, counted);
         let mut rounds = Vec::new();
         for _ in 0..count {
