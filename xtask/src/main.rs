@@ -3,6 +3,7 @@
 //! One file per subcommand, with its arguments (`Args`) and `Args::run`. A new one is its `mod`, its variant and its
 //! row in `main`.
 
+mod bench;
 mod build;
 mod command;
 mod run;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// What the project needs done: set-up, build, run and test.
+/// What the project needs done: set-up, build, run, test and benchmarks.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -30,6 +31,7 @@ enum Task {
     Build(build::Args),
     Run(run::Run),
     Test(test::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Task::Build(args) => args.run(&root),
         Task::Run(args) => args.run(&root),
         Task::Test(args) => args.run(&root),
+        Task::Bench(args) => args.run(&root),
     };
     match done {
         Ok(code) => code,

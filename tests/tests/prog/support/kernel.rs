@@ -263,6 +263,26 @@ impl Kernel {
         self.events().iter().map(|event| (kind(event), event.origin)).collect()
     }
 
+    /// Empties the tables of flows of both families.
+    pub(crate) fn forget_flows(&mut self) {
+        self.clear::<FlowKey4, HalfOpen>(map::HALF_OPEN_V4);
+        self.clear::<FlowKey6, HalfOpen>(map::HALF_OPEN_V6);
+        self.clear::<FlowKey4, Flow>(map::FLOWS_V4);
+        self.clear::<FlowKey6, Flow>(map::FLOWS_V6);
+        self.clear::<FlowKey4, Moved>(map::MOVED_OUT_V4);
+        self.clear::<FlowKey6, Moved>(map::MOVED_OUT_V6);
+        self.clear::<FlowKey4, Moved>(map::MOVED_BACK_V4);
+        self.clear::<FlowKey6, Moved>(map::MOVED_BACK_V6);
+    }
+
+    fn clear<K: Pod, V: Pod>(&mut self, name: &str) {
+        let mut entries = self.hash::<K, V>(name);
+        let keys: Vec<K> = entries.keys().filter_map(Result::ok).collect();
+        for key in keys {
+            entries.remove(&key).ok();
+        }
+    }
+
     fn keys<K: Pod, V: Pod>(&mut self, name: &str) -> usize {
         self.hash::<K, V>(name).keys().count()
     }

@@ -1,0 +1,100 @@
+//! `cargo xtask bench`: what Sluice costs (design.md §10 and §11).
+
+mod programs;
+mod stream;
+mod table;
+mod traffic;
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::{build, setup};
+
+/// Measure what Sluice costs. Needs root; does the set-up and a release build first.
+///
+/// `datapath`: nanoseconds per packet of each TC program beside a trivial one, and requests, connections and bytes per
+/// second in the lab with Sluice attached and without it, in turns. Other work on the machine disturbs it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to measure.
+    #[arg(value_enum, default_value_t = What::Datapath)]
+    what: What,
+    /// Print one JSON document on standard output.
+    #[arg(long)]
+    json: bool,
+    /// Only one half of it; the other is an empty list.
+    #[arg(long, value_enum)]
+    only: Option<Half>,
+}
+
+/// A benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum What {
+    Datapath,
+}
+
+/// A half of the benchmark `datapath`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Half {
+    Programs,
+    Traffic,
+}
+
+/// What is printed.
+#[derive(Debug, Default, Serialize)]
+struct Document {
+    programs: Vec<Program>,
+    traffic: Vec<Traffic>,
+}
+
+/// Time of one program for one kind of packet, in the median.
+#[derive(Debug, Serialize, Deserialize)]
+struct Program {
+    name: String,
+    case: String,
+    family: String,
+    /// Flows that take turns.
+    flows: u32,
+    ns: u64,
+    /// Of the trivial program, in the same run.
+    trivial_ns: u64,
+}
+
+/// One figure with Sluice and without, in the median of runs that took turns.
+#[derive(Debug, Serialize)]
+struct Traffic {
+    name: &'static str,
+    with: f64,
+    without: f64,
+    /// `with` / `without`.
+    ratio: f64,
+}
+
+impl Args {
+    pub(crate) fn run(self, root: &Path) -> Result<ExitCode> {
+        let Self { what: What::Datapath, json, only } = self;
+        setup::ensure_all(root)?;
+        build::build(root, true)?;
+        lab::require_root()?;
+        lab::stop::catch_signals();
+        let mut document = Document::default();
+        if only != Some(Half::Traffic) {
+            document.programs = programs::measure(root)?;
+        }
+        if only != Some(Half::Programs) {
+            document.traffic = traffic::measure(root)?;
+        }
+        table::show(&document)?;
+        if json {
+            let mut out = std::io::stdout().lock();
+            serde_json::to_writer(&mut out, &document)?;
+            writeln!(out)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
