@@ -112,7 +112,6 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     let server = Server::bind(config.control.listen, metrics.clone(), heartbeat.clone()).await?;
     tokio::spawn(server.serve());
     let handle = Handle { status: status_seen, events: log.clone(), commands: commands_in };
-    let control = tokio::spawn(listener.serve(handle));
     let memory = datapath.memory_bytes()?;
     info!(
         pins = %datapath.pin_dir().display(),
@@ -148,6 +147,8 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     daemon.tick();
     daemon.datapath.attach()?.iter().for_each(say);
     daemon.datapath.attach_cgroup(&daemon.config)?;
+    // Who is answered may rely on the programs: until now, clients wait in the socket's queue.
+    let control = tokio::spawn(listener.serve(handle));
     notify("READY=1");
     let end = daemon.run(ring).await?;
     notify("STOPPING=1");
