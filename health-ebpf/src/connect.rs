@@ -13,7 +13,7 @@ use health_common::{
     NONE,
     flow::{Choice, MOVED, TRIAL},
     map::{BypassKey, Count},
-    net::{Addr, Be16, Be32, Endpoint},
+    net::{Addr, Be16, Be32, Endpoint, EndpointUse},
 };
 
 use crate::{
@@ -130,18 +130,17 @@ fn steer(ctx: &SockAddrContext, asked: &Endpoint) -> Option<Endpoint> {
     if kind != SOCK_STREAM || protocol != IPPROTO_TCP {
         return None;
     }
-    let meant = maps::endpoint(asked)?;
-    if meant.frontend == NONE || is_bypassed(ctx) {
-        return None;
-    }
     // SAFETY: the context is live.
-    let (namespace, cookie) = unsafe { (bpf_get_netns_cookie(ctx.as_ptr()), bpf_get_socket_cookie(ctx.as_ptr())) };
-    if !maps::steers_namespace(namespace) {
-        return None;
-    }
+    let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
     // SAFETY: the helper takes no argument.
     let hash = unsafe { bpf_get_prandom_u32() } as u32;
-    let chosen = steer::choose(meant.frontend, hash, maps::now(), true)?;
+    let chosen = steered_address(ctx, asked)
+        .and_then(|meant| steer::choose(meant.frontend, hash, maps::now(), true).map(|chosen| (meant, chosen)));
+    let Some((meant, chosen)) = chosen else {
+        // The socket's last connect may have been steered; this one is not.
+        maps::removed(SOCKETS.remove(cookie));
+        return None;
+    };
     let moves = chosen.origin != meant.origin;
     let flags = chosen.flags | if moves { MOVED } else { 0 };
     let choice = Choice { asked: *asked, origin: chosen.origin, frontend: meant.frontend, flags, pad: 0 };
@@ -158,6 +157,18 @@ fn steer(ctx: &SockAddrContext, asked: &Endpoint) -> Option<Endpoint> {
         counters.steered += 1;
     }
     Some(maps::origin(chosen.origin)?.endpoint)
+}
+
+/// What the address means, if this socket's connects to it are steered.
+#[inline(always)]
+fn steered_address(ctx: &SockAddrContext, asked: &Endpoint) -> Option<EndpointUse> {
+    let meant = maps::endpoint(asked)?;
+    if meant.frontend == NONE || is_bypassed(ctx) {
+        return None;
+    }
+    // SAFETY: the context is live.
+    let namespace = unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
+    maps::steers_namespace(namespace).then_some(meant)
 }
 
 #[inline(always)]
