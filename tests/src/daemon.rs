@@ -42,6 +42,7 @@ pub struct Daemon {
     socket: PathBuf,
     log: PathBuf,
     process: Option<Process>,
+    environment: Vec<(&'static str, &'static str)>,
 }
 
 /// `SLUICE_BIN`, or the newest of the workspace's release and debug builds.
@@ -91,6 +92,7 @@ impl Daemon {
             socket: dir.join("control.sock"),
             log: dir.join("log"),
             process: None,
+            environment: Vec::new(),
         };
         daemon.write_config(&daemon.config_text(config))?;
         Ok(daemon)
@@ -173,6 +175,11 @@ impl Daemon {
         Ok(())
     }
 
+    /// Sets a variable for the daemon and for commands of [`Self::cli`].
+    pub fn set_variable(&mut self, name: &'static str, value: &'static str) {
+        self.environment.push((name, value));
+    }
+
     /// Starts it without waiting.
     ///
     /// # Errors
@@ -183,6 +190,7 @@ impl Daemon {
         let log = fs::File::options().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(&self.binary);
         command.args(["run", "-c"]).arg(&self.config).stdout(log.try_clone()?).stderr(log);
+        command.envs(self.environment.iter().copied());
         self.process = Some(spawn(&self.node, command)?);
         Ok(())
     }
@@ -231,7 +239,7 @@ impl Daemon {
         let at = arguments.iter().position(|&argument| argument == "--").unwrap_or(arguments.len());
         let (own, rest) = arguments.split_at(at);
         let mut command = Command::new(&self.binary);
-        command.args(own).arg("-c").arg(&self.config).args(rest);
+        command.args(own).arg("-c").arg(&self.config).args(rest).envs(self.environment.iter().copied());
         run_command(&self.node, command, "", COMMAND_LIMIT)
     }
 

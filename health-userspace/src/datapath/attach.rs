@@ -355,9 +355,11 @@ pub fn cgroup_root() -> Result<PathBuf, DatapathError> {
         .ok_or(DatapathError::NoCgroup)
 }
 
-/// Links on TC hooks: Linux 6.6 (commit e420bed02507). Before, filters under clsact.
+/// Links on TC hooks: Linux 6.6 (commit e420bed02507). Before, filters under clsact; `SLUICE_TC=clsact` in the environment
+/// asks for them on newer kernels too, for tools that know no TCX, and for the test of this way.
 pub(super) fn has_tcx() -> bool {
-    KernelVersion::current().is_ok_and(|kernel| kernel >= KernelVersion::new(6, 6, 0))
+    std::env::var_os("SLUICE_TC").is_none_or(|wanted| wanted != "clsact")
+        && KernelVersion::current().is_ok_and(|kernel| kernel >= KernelVersion::new(6, 6, 0))
 }
 
 /// The number of an interface; `None` when it isn't there.
