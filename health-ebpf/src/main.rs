@@ -1,8 +1,8 @@
 //! The kernel half of Sluice.
 //!
-//! Entry points only. What they share: [`parse`] reads a packet, [`mod@egress`] and [`mod@ingress`] know what it means, [`trip`] keeps
-//! the streaks of an origin, [`steer`] chooses, [`moved`] and [`nat`] redirect, [`connect`] steers sockets, [`maps`] holds
-//! the state.
+//! Entry points only. What they share: [`parse`] reads a packet, [`mod@egress`] and [`mod@ingress`] know what it means,
+//! [`trip`] keeps the streaks of an origin ([`cells`] what is unanswered), [`trial`] tries it again, [`steer`] chooses,
+//! [`moved`] and [`nat`] redirect, [`connect`] steers sockets, [`maps`] holds the state.
 //!
 //! Nothing is dropped but the losers of a rescued handshake; what isn't understood passes and is counted.
 #![no_std]
@@ -21,6 +21,7 @@ mod nat;
 mod observe;
 mod parse;
 mod steer;
+mod trial;
 mod trip;
 
 use aya_ebpf::{
