@@ -28,7 +28,7 @@ use health_core::{
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, watch},
-    time::MissedTickBehavior,
+    time::Instant,
 };
 use tracing::{error, info, warn};
 
@@ -37,7 +37,7 @@ use crate::{
     cli::RunOptions,
     config::Config,
     control::{self, Command, EventLog, OriginOrder, Published},
-    datapath::{Applied, Datapath, OriginReading, Ring, Routes},
+    datapath::{Applied, Datapath, OriginReading, Ring, Routes, Sweeper},
     probe::{self, Scheduler},
     report::DetachOutcome,
     telemetry::{Heartbeat, Metrics},
@@ -46,11 +46,17 @@ use crate::{
 /// Time between ticks without an occasion. The judgement's shortest limits are seconds.
 const TICK: Duration = Duration::from_millis(100);
 
+/// Longest such time. Ticks of very many origins take longer, and are then rarer: see [`TICK_FACTOR`].
+const TICK_MAX: Duration = Duration::from_secs(1);
+
+/// A tick is followed by a pause of so many times its length, so that judging costs a twentieth of a core at most.
+const TICK_FACTOR: u32 = 19;
+
 /// Origins read from the kernel in one tick; more take turns, so that ten thousand cost no more than a hundred.
 const READS_MAX: usize = 200;
 
-/// Ticks between looks at interfaces, routes and ended redirections.
-const HOUSEKEEPING_TICKS: u64 = 10;
+/// Time between looks at interfaces and routes.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
 pub use start::{StartError, run};
 
@@ -60,6 +66,7 @@ struct Daemon {
     config: Config,
     specs: Vec<ServiceSpec>,
     datapath: Datapath,
+    sweeper: Sweeper,
     routes: Routes,
     engine: Engine,
     checks: Scheduler,
@@ -94,16 +101,17 @@ enum End {
 impl Daemon {
     async fn run(mut self, mut ring: Ring) -> Result<End, StartError> {
         let mut signals = Signals::new().map_err(StartError::Signals)?;
-        let mut ticker = tokio::time::interval(TICK);
-        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut due = tokio::time::Instant::now();
+        let mut due = Instant::now();
+        let mut housekeeping = Instant::now();
         loop {
             tokio::select! {
-                at = ticker.tick() => {
-                    self.lag = at.saturating_duration_since(due).saturating_sub(TICK);
-                    due = at;
+                () = tokio::time::sleep_until(due) => {
+                    let began = Instant::now();
+                    self.lag = began.saturating_duration_since(due);
                     self.tick();
-                    if self.ticks.is_multiple_of(HOUSEKEEPING_TICKS) {
+                    due = began + TICK.max(began.elapsed() * TICK_FACTOR).min(TICK_MAX);
+                    if began >= housekeeping {
+                        housekeeping = began + HOUSEKEEPING;
                         self.keep_house().await;
                     }
                 }
@@ -215,13 +223,12 @@ impl Daemon {
         self.input.checks.push(result);
     }
 
-    /// Interfaces that came or went, routes that moved, redirections that ended.
+    /// Interfaces that came or went, routes that moved.
     async fn keep_house(&mut self) {
         match self.datapath.attach() {
             Ok(changes) => changes.iter().for_each(start::say),
             Err(error) => error!(error = %start::chain(&error), "cannot attach"),
         }
-        self.datapath.sweep(probe::now());
         for (address, index) in start::interfaces(&self.routes, &self.config).await {
             let id = crate::config::Ids::origin(self.datapath.registry(), address).0;
             if let Err(error) = self.datapath.set_interface(id, index) {
@@ -283,8 +290,8 @@ impl Daemon {
             if let Err(error) = self.datapath.stop_steering() {
                 return (control::Outcome::failed(start::chain(&error)), None);
             }
-            let deadline = tokio::time::Instant::now() + drain;
-            while self.datapath.flows_redirected() > 0 && tokio::time::Instant::now() < deadline {
+            let deadline = Instant::now() + drain;
+            while self.datapath.flows_redirected() > 0 && Instant::now() < deadline {
                 self.heartbeat.tick();
                 tokio::time::sleep(TICK).await;
             }

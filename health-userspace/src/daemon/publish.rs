@@ -17,6 +17,7 @@ use crate::{
     config::{Detail, ServiceConfig},
     control::Published,
     datapath::{OriginReading, report::trip},
+    probe,
     report::{DaemonReport, HookReport, ServiceReport, StatusReport},
     telemetry::{
         AttachedScrape, BuildScrape, CheckScrape, Histogram, MapScrape, NodeScrape, OriginScrape, ReloadScrape, Scrape,
@@ -28,6 +29,9 @@ use crate::{
 /// Time between two publications without an occasion.
 const PUBLISH: Span = Span::from_millis(500);
 
+/// A publication is followed by a pause of so many times its length: ten thousand origins take a while to show.
+const PUBLISH_FACTOR: u64 = 19;
+
 /// Time over which a rate of new connections is measured.
 const RATE: Span = Span::from_secs(1);
 
@@ -36,7 +40,7 @@ const RATE: Span = Span::from_secs(1);
 pub(super) struct Tallies {
     pub(super) write_errors: u64,
     pub(super) reload: Option<ReloadScrape>,
-    published: Timestamp,
+    publish_next: Timestamp,
     checks: BTreeMap<(OriginId, u16), CheckTally>,
     failovers: BTreeMap<String, u64>,
     steps: BTreeMap<(String, &'static str), Histogram>,
@@ -135,14 +139,15 @@ impl Tallies {
 impl Daemon {
     /// Publishes, if there is an occasion or it was long ago.
     pub(super) fn publish(&mut self, now: Timestamp, occasion: bool) {
-        if !occasion && now.since(self.tallies.published) < PUBLISH {
+        if !occasion && now < self.tallies.publish_next {
             return;
         }
-        self.tallies.published = now;
         let status = self.status_report(now);
         self.metrics.replace(self.scrape(&status));
         // Without a reader, nothing is lost.
         self.status.send_replace(Some(Arc::new(Published { status })));
+        let pause = probe::now().since(now).times(PUBLISH_FACTOR).max(PUBLISH);
+        self.tallies.publish_next = now.after(pause);
     }
 
     fn status_report(&mut self, now: Timestamp) -> StatusReport {
@@ -326,7 +331,7 @@ impl Daemon {
         let origins = self.datapath.registry().live().len() as u64;
         vec![
             MapScrape { name: "origins", entries: Some(origins), max: u64::from(limits.origins) },
-            MapScrape { name: "moved", entries: Some(self.datapath.flows_redirected()), max: u64::from(limits.moved) },
+            MapScrape { name: "moved", entries: Some(self.sweeper.live()), max: u64::from(limits.moved) },
             MapScrape { name: "flows", entries: None, max: u64::from(limits.flows) },
             MapScrape { name: "half_open", entries: None, max: u64::from(limits.half_open) },
         ]

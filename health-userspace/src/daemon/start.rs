@@ -123,6 +123,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         engine: Engine::new(specs.clone(), probe::now()),
         options,
         specs,
+        sweeper: datapath.sweeper()?,
         datapath,
         routes,
         checks,

@@ -31,6 +31,7 @@ pub use read::OriginReading;
 pub use registry::Registry;
 pub use ring::Ring;
 pub use route::{Routes, interface_name};
+pub use sweep::Sweeper;
 pub use write::Applied;
 
 use crate::{config::Config, report::DetachOutcome};
@@ -97,7 +98,7 @@ impl Datapath {
     ///
     /// A map that can't be asked.
     pub fn memory_bytes(&self) -> Result<u64, DatapathError> {
-        Ok(report::maps_report(&self.pins.dir)?.maps.iter().filter_map(|map| map.memory_bytes).sum())
+        report::memory_bytes(&self.pins.dir)
     }
 
     /// Gives numbers, and writes everything that only the configuration decides. Steering stays as it was until the next
@@ -210,12 +211,16 @@ impl Datapath {
         read::shares(&self.maps, frontend)
     }
 
-    /// Takes ended redirections out of the maps. How many.
-    pub fn sweep(&mut self, now: Timestamp) -> u64 {
-        sweep::round(&mut self.maps, now)
+    /// Starts the thread that takes ended redirections out of the maps.
+    ///
+    /// # Errors
+    ///
+    /// No thread, or a map that can't be opened.
+    pub fn sweeper(&self) -> Result<Sweeper, DatapathError> {
+        Sweeper::start(&self.pins.dir)
     }
 
-    /// Redirected flows that have not ended.
+    /// Redirected flows that have not ended. Walks the tables.
     #[must_use]
     pub fn flows_redirected(&self) -> u64 {
         detach::live(&self.maps)

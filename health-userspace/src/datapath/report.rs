@@ -202,6 +202,15 @@ fn memory(pin_dir: &Path, maps: &Maps) -> Result<Vec<MapReport>, DatapathError> 
         .collect()
 }
 
+/// What the kernel charges for all pinned maps. Unit: bytes.
+pub(super) fn memory_bytes(pin_dir: &Path) -> Result<u64, DatapathError> {
+    let mut sum = 0;
+    for name in maps::ALL {
+        sum += memlock(&maps::raw(pin_dir, name)?).unwrap_or(0);
+    }
+    Ok(sum)
+}
+
 /// What the kernel charges for a map, from its descriptor's page in `/proc`.
 fn memlock(map: &MapData) -> Option<u64> {
     use std::os::fd::{AsFd, AsRawFd};
