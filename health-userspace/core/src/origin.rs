@@ -17,8 +17,9 @@ use alloc::{borrow::ToOwned, string::String, vec::Vec};
 mod proof;
 mod words;
 
-/// Time between two wishes for a check at once. Unanswered wishes cost rounds, so not each tick.
-const SUSPECT_AGAIN: Span = Span::from_millis(500);
+/// Time between two wishes for a check at once. Not shorter: with `fall` 3, a flap of half a second must not become a fault
+/// only because the checks looked three times while it lasted.
+const SUSPECT_AGAIN: Span = Span::from_secs(1);
 
 /// Something that happened to an origin, for the list of decisions.
 #[derive(Clone, Debug)]
