@@ -272,7 +272,7 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
     if !atomic::swap_if(word, old.0, if allowed { Trip::new(now, streak).0 } else { 0 }) {
         return 0;
     }
-    // The streak has had its say, either way: the next one begins anew, so that a withheld trip is told once a streak.
+    // The streak has had its say, either way: the next one begins anew, so that a withheld trip counts once a streak.
     clear(word!(subject, connect_failures));
     clear(word!(subject, request_failures));
     clear(word!(subject, syns_open));
@@ -294,7 +294,13 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
     }
     if !allowed {
         count(Count::WithheldTrip);
-        maps::tell((Kind::Withheld, why), now, id, health_common::NONE, (failures, first_bad), None);
+        // Streak follows streak while nobody can stand in, and must not flood the ring. Without a trip there is no trial,
+        // so that the word for the next one can say when to speak again; what is far ahead is left of a former trip.
+        let (next, step) = (word!(subject, trial_next_ns), origin.half_open_after_ns);
+        let due = atomic::load(next);
+        if (now >= due || due > now + step) && atomic::swap_if(next, due, now + step) {
+            maps::tell((Kind::Withheld, why), now, id, health_common::NONE, (failures, first_bad), None);
+        }
         return 0;
     }
     // Two CPUs may have tripped the last two at once, each counting on the other: then this one steps back.

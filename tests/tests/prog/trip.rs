@@ -205,6 +205,18 @@ fn the_last_usable_origin_is_never_tripped() {
 }
 
 #[test]
+fn a_trip_withheld_again_and_again_is_counted_each_time_and_told_now_and_then() {
+    let plan = Plan::new(false).with_tiers(&[0]);
+    let mut kernel = plan.load();
+    kernel.set_origin(A, Origin { half_open_after_ns: 60_000_000_000, ..plan.record(A) });
+    refuse_at(&plan, &kernel, 50_001..=50_100);
+    assert_eq!((kernel.told(), kernel.count(Count::WithheldTrip)), (vec![(Kind::Withheld, A)], 20));
+    kernel.set_origin(A, Origin { half_open_after_ns: 1, ..plan.record(A) });
+    refuse_at(&plan, &kernel, PORTS);
+    assert_eq!(kernel.told(), [(Kind::Withheld, A)], "what is far ahead is left of a former trip");
+}
+
+#[test]
 fn of_a_lone_tier_only_its_share_trips() {
     let plan = Plan::new(false).with_tiers(&[0, 0, 0, 0]);
     let mut kernel = plan.load();
