@@ -130,7 +130,11 @@ impl Daemon {
                 asked = signals.next() => match asked {
                     Asked::Reload => {
                         let outcome = self.reload(false, "SIGHUP").await;
-                        info!(outcome = %outcome.message, "reload");
+                        if outcome.code == control::OutcomeCode::Done {
+                            info!(outcome = %outcome.message, "reload");
+                        } else {
+                            error!(outcome = %outcome.message, "reload refused");
+                        }
                     }
                     Asked::Stop => return Ok(End::Stopped),
                 },
@@ -297,12 +301,16 @@ impl Daemon {
             }
         }
         match self.datapath.detach(force) {
-            Ok(DetachOutcome::FlowsLive { flows }) => (
-                control::Outcome::refused(format!(
-                    "{flows} redirected flows live and would be cut: wait with --drain 5m, or cut them with --force"
-                )),
-                None,
-            ),
+            Ok(DetachOutcome::FlowsLive { flows }) => {
+                if drain.is_some() {
+                    self.take_back().await;
+                }
+                let message = format!(
+                    "{flows} redirected flows live and would be cut, so nothing was removed and steering goes on: wait \
+                     with --drain 5m, or cut them with --force"
+                );
+                (control::Outcome::refused(message), None)
+            }
             Ok(DetachOutcome::Removed { programs, maps, flows_cut }) => (
                 control::Outcome::done(format!(
                     "removed {programs} programs and {maps} maps, cut {flows_cut} redirected flows; the daemon ends"

@@ -1,8 +1,12 @@
 //! Another configuration, whole or not at all.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
 
-use tracing::{info, warn};
+use health_core::model::ServiceSpec;
+use tracing::{error, info, warn};
 
 use super::{Daemon, publish, start};
 use crate::{
@@ -66,8 +70,13 @@ impl Daemon {
             self.check_result(result);
         }
         self.tick();
-        let specs = self.datapath.configure(&config, &interfaces)?;
-        self.datapath.attach_cgroup(&config)?;
+        let specs = match self.take_on(&config, &interfaces) {
+            Ok(specs) => specs,
+            Err(error) => {
+                self.take_back().await;
+                return Err(error);
+            }
+        };
         let changed = specs != self.specs;
         self.engine.reconfigure(specs.clone(), probe::now());
         let targets = Target::all(&config, self.datapath.registry());
@@ -90,7 +99,29 @@ impl Daemon {
         // A new origin must be read before it is judged.
         self.ticks = 0;
         self.tick();
+        // What is gone from the file is gone from the next scrape.
+        self.publish(probe::now(), true);
         Ok(())
+    }
+
+    /// Numbers, and all that the configuration alone decides, in the kernel.
+    fn take_on(
+        &mut self,
+        config: &Config,
+        interfaces: &BTreeMap<SocketAddr, u32>,
+    ) -> Result<Vec<ServiceSpec>, start::StartError> {
+        let specs = self.datapath.configure(config, interfaces)?;
+        self.datapath.attach_cgroup(config)?;
+        Ok(specs)
+    }
+
+    /// Writes the configuration in force again, after something else was half written over it.
+    pub(super) async fn take_back(&mut self) {
+        let interfaces = start::interfaces(&self.routes, &self.config).await;
+        let config = self.config.clone();
+        if let Err(error) = self.take_on(&config, &interfaces) {
+            error!(error = %start::chain(&error), "cannot write the configuration in force again");
+        }
     }
 }
 
