@@ -35,6 +35,8 @@ const GRACE_NS: u64 = 100_000_000;
 #[derive(Clone, Debug)]
 struct Frontend {
     plan: FrontendPlan,
+    /// Numbers of its service and of the origin whose address it is. A service gets another when it is renamed.
+    owner: (u16, u16),
     selector: Selector,
     switched: Timestamp,
 }
@@ -201,12 +203,12 @@ impl Written {
         &mut self,
         maps: &mut Maps,
         wish: &FrontendPlan,
-        (service, own): (u16, u16),
+        owner: (u16, u16),
         now: Timestamp,
     ) -> Result<Option<bool>, DatapathError> {
         let id = wish.id.0;
         let old = self.frontends.get(&id);
-        if old.is_some_and(|old| old.plan == *wish) {
+        if old.is_some_and(|old| old.plan == *wish && old.owner == owner) {
             return Ok(Some(false));
         }
         if old.is_some_and(|old| now.since(old.switched).0 < GRACE_NS) {
@@ -218,12 +220,12 @@ impl Written {
         };
         let generation = selector.generation().checked_add(1).unwrap_or(1);
         let next = Selector::new(generation, selector.buffer() ^ 1);
-        let table = table(wish, service, own, generation);
+        let table = table(wish, owner, generation);
         maps.tables
             .set(u32::from(id) * 2 + next.buffer(), table, 0)
             .map_err(|source| maps::write_error(map::TABLES, source))?;
         maps.selectors.set(u32::from(id), next, 0).map_err(|source| maps::write_error(map::SELECTORS, source))?;
-        self.frontends.insert(id, Frontend { plan: wish.clone(), selector: next, switched: now });
+        self.frontends.insert(id, Frontend { plan: wish.clone(), owner, selector: next, switched: now });
         Ok(Some(true))
     }
 
@@ -233,7 +235,7 @@ impl Written {
     }
 }
 
-fn table(wish: &FrontendPlan, service: u16, own: u16, generation: u32) -> Table {
+fn table(wish: &FrontendPlan, (service, own): (u16, u16), generation: u32) -> Table {
     let mut armed = [health_common::NONE; ARMED_MAX];
     let mut len = 0u8;
     for (place, origin) in armed.iter_mut().zip(&wish.armed) {
