@@ -128,7 +128,8 @@ impl Service {
         let ended = self.origins.get_mut(place).and_then(|origin| origin.end_order(now, &self.spec.policy));
         let Some((order, changed)) = ended else { return };
         let what = DecisionKind::Override { origin: order.origin, order: None };
-        let evidence = format!("{}, ran out", order.reason);
+        let evidence =
+            if order.reason.is_empty() { "ran out".to_owned() } else { format!("{}, ran out", order.reason) };
         step.decisions.push(self.decision(now, what, "order_ended", evidence.clone(), order.by.clone()));
         if let Some(changed) = changed {
             let what = self.state_change(place, changed);

@@ -101,7 +101,8 @@ impl Origin {
             Phase::Maintenance { .. } | Phase::Failed { .. } => Vec::new(),
         };
         if let Some(order) = &self.order {
-            reasons.push(format!("ordered by {}: {}", order.by, order.reason));
+            let why = if order.reason.is_empty() { String::new() } else { format!(": {}", order.reason) };
+            reasons.push(format!("ordered by {}{why}", order.by));
         }
         // What was found failing already says no more by failing on, with other figures.
         let subject =

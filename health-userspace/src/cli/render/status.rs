@@ -243,7 +243,9 @@ fn why(origin: &OriginReport) -> String {
     } else if origin.tripped == Some(true) {
         parts.push("tripped".to_owned());
     }
-    parts.extend(origin.reasons.iter().cloned());
+    // The order has said so already, and with its end.
+    let told = |reason: &str| origin.order.is_some() && reason.starts_with("ordered by ");
+    parts.extend(origin.reasons.iter().filter(|reason| !told(reason)).cloned());
     if let Some(millis) = origin.hold_down_ms {
         parts.push(format!("hold-down ends in {}", span(millis)));
     }
