@@ -33,7 +33,13 @@ impl Direct {
             let message = "no cgroup v2 is mounted; mount one with `mount -t cgroup2 none /sys/fs/cgroup`";
             return Err(Failure::new(Exit::Failed, message));
         };
-        enter(&mount, &context.settings.bypass_cgroup).map_err(Failure::of)?;
+        // The command would be steered after all, and nobody would know.
+        let Some(cgroup) = &context.settings.bypass_cgroup else {
+            let message = "`node.bypass.cgroups` is empty, so no command can be kept from being steered; name one there, \
+                           for example \"/sluice-direct\"";
+            return Err(Failure::new(Exit::Failed, message));
+        };
+        enter(&mount, cgroup).map_err(Failure::of)?;
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(Failure::new(Exit::Usage, "a command is missing"));
         };

@@ -142,8 +142,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// `node.pin_dir`.
     pub pin_dir: PathBuf,
-    /// The first of `node.bypass.cgroups`.
-    pub bypass_cgroup: PathBuf,
+    /// The first of `node.bypass.cgroups`; `None` where that list is empty.
+    pub bypass_cgroup: Option<PathBuf>,
 }
 
 impl Settings {
@@ -155,7 +155,7 @@ impl Settings {
             config: config.to_path_buf(),
             socket: SOCKET_DEFAULT.into(),
             pin_dir: PIN_DIR_DEFAULT.into(),
-            bypass_cgroup: BYPASS_CGROUP_DEFAULT.into(),
+            bypass_cgroup: Some(BYPASS_CGROUP_DEFAULT.into()),
         };
         let text = match fs::read_to_string(config) {
             Ok(text) => text,
@@ -177,8 +177,10 @@ impl Settings {
         let word = |section: &str, key: &str| Some(PathBuf::from(table.get(section)?.get(key)?.as_str()?));
         settings.socket = word("control", "socket").unwrap_or(settings.socket);
         settings.pin_dir = word("node", "pin_dir").unwrap_or(settings.pin_dir);
-        let cgroup = || Some(PathBuf::from(table.get("node")?.get("bypass")?.get("cgroups")?.get(0)?.as_str()?));
-        settings.bypass_cgroup = cgroup().unwrap_or(settings.bypass_cgroup);
+        let cgroups = || table.get("node")?.get("bypass")?.get("cgroups")?.as_array();
+        if let Some(cgroups) = cgroups() {
+            settings.bypass_cgroup = cgroups.first().and_then(toml::Value::as_str).map(PathBuf::from);
+        }
         (settings, None)
     }
 }
@@ -250,7 +252,7 @@ mod tests {
         let (settings, note) = found("[node]\ninterfaces = [\"eth1\"]\n");
         assert_eq!(settings.socket, Path::new("/run/sluice/control.sock"));
         assert_eq!(settings.pin_dir, Path::new("/sys/fs/bpf/sluice"));
-        assert_eq!(settings.bypass_cgroup, Path::new("/sluice-direct"));
+        assert_eq!(settings.bypass_cgroup.as_deref(), Some(Path::new("/sluice-direct")));
         assert_eq!(note, None);
     }
 
@@ -259,9 +261,15 @@ mod tests {
         let text =
             "[node]\npin_dir = \"/p\"\nnonsense = 1\nbypass = { cgroups = [\"/own\"] }\n[control]\nsocket = \"/s\"\n";
         let (settings, note) = found(text);
-        let places = [settings.socket, settings.pin_dir, settings.bypass_cgroup];
+        let places = [settings.socket, settings.pin_dir, settings.bypass_cgroup.expect("there is one")];
         assert_eq!(places, ["/s", "/p", "/own"].map(PathBuf::from));
         assert_eq!(note, None);
+    }
+
+    #[test]
+    fn a_file_that_bypasses_no_cgroup_has_none_for_direct() {
+        let (settings, _) = found("[node]\nbypass = { cgroups = [] }\n");
+        assert_eq!(settings.bypass_cgroup, None);
     }
 
     #[test]
