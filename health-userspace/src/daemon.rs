@@ -21,7 +21,7 @@ mod start;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use health_core::{
-    Timestamp,
+    Span, Timestamp,
     engine::{Engine, Input, Order, OrderKind, Step, TrafficTotals},
     model::{CheckResult, Outcome, ServiceSpec},
 };
@@ -55,6 +55,9 @@ const TICK_FACTOR: u32 = 19;
 /// Origins read from the kernel in one tick; more take turns, so that ten thousand cost no more than a hundred.
 const READS_MAX: usize = 200;
 
+/// Time between lines about checks that this node could not run.
+const SAY_TROUBLE_EVERY: Span = Span::from_secs(10);
+
 /// Time between looks at interfaces and routes.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
@@ -86,6 +89,8 @@ struct Daemon {
     last: Option<Step>,
     applied: Applied,
     tallies: publish::Tallies,
+    /// When local trouble was last said, and how many checks it has kept from running since.
+    trouble: (Timestamp, u64),
     ticks: u64,
     lag: Duration,
 }
@@ -222,7 +227,14 @@ impl Daemon {
     fn check_result(&mut self, result: CheckResult) {
         self.tallies.check(&result);
         if let Outcome::Local(reason) = result.outcome {
-            warn!(origin = result.origin.0, ?reason, "a check could not be run: local trouble, no evidence");
+            // With thousands of checks, a line for each would be a second trouble.
+            let now = probe::now();
+            self.trouble.1 += 1;
+            if now.since(self.trouble.0) >= SAY_TROUBLE_EVERY || self.trouble.0 == Timestamp::NEVER {
+                let checks = std::mem::take(&mut self.trouble.1);
+                self.trouble.0 = now;
+                warn!(origin = result.origin.0, ?reason, checks, "checks could not be run: local trouble, no evidence");
+            }
         }
         self.input.checks.push(result);
     }
@@ -278,7 +290,7 @@ impl Daemon {
             control::OrderKind::Clear => OrderKind::Clear,
         };
         let nanos = lasts.map(|lasts| u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX));
-        let until = nanos.map(|nanos| probe::now().after(health_core::Span(nanos)));
+        let until = nanos.map(|nanos| probe::now().after(Span(nanos)));
         self.input.orders.push(Order { origin: found.id, what, reason, by, until });
         let word = match kind {
             control::OrderKind::Drain => "drained: no new flows, established ones stay",

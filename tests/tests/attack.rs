@@ -176,7 +176,12 @@ fn a_port_famine_on_the_node_is_no_evidence() -> Result<()> {
     let load =
         Load::start(&lab.node, LoadOptions { per_second: 50, ..LoadOptions::figures(lab.origin_a(Family::Ipv4)) })?;
     lab.node.sysctl("ipv4/ip_local_port_range", "40000 40001")?;
-    wait_until("checks are short of ports", LIMIT, || daemon.log().matches("reason=Ports").count() >= 8)?;
+    let starved = || {
+        let kept = daemon.metrics()?.value("sluice_check_total", &[("service", "shop4"), ("result", "local")]);
+        Ok::<bool, anyhow::Error>(kept.is_some_and(|checks| checks >= 8.0))
+    };
+    wait_until("checks are short of ports", LIMIT, || starved().unwrap_or(false))?;
+    assert_eq!(daemon.log().matches("local trouble").count(), 1, "said, and said once: {}", daemon.log());
     drop(load);
     for origin in ["a", "b"] {
         assert_eq!(daemon.status()?.state("shop4", origin), Some("healthy"), "{origin}");

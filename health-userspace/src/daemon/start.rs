@@ -12,6 +12,7 @@ use std::{
 };
 
 use health_core::{
+    Timestamp,
     engine::{Engine, Input},
     model::CheckResult,
 };
@@ -140,6 +141,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         last: None,
         applied: Applied::default(),
         tallies: publish::Tallies::started(),
+        trouble: (Timestamp::NEVER, 0),
         ticks: 0,
         lag: Duration::ZERO,
         config,
