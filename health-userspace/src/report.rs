@@ -59,6 +59,9 @@ pub struct HookReport {
 pub struct ServiceReport {
     /// Unique name.
     pub name: String,
+    /// `enforce` or `observe`.
+    #[serde(default)]
+    pub mode: Option<String>,
     /// Worst state of any origin that has traffic planned.
     #[serde(with = "state_word")]
     pub state: Option<State>,

@@ -27,6 +27,17 @@ pub enum Mode {
     Observe,
 }
 
+impl Mode {
+    /// As in configuration and output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Observe => "observe",
+        }
+    }
+}
+
 /// A named pool of origins with checks and policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceSpec {

@@ -200,6 +200,7 @@ fn origin(name: &str, tier: u8, state: State, share: f64) -> OriginReport {
 fn service(name: &str, tier: u8, origins: Vec<OriginReport>) -> ServiceReport {
     ServiceReport {
         name: name.into(),
+        mode: Some("enforce".into()),
         state: Some(State::Healthy),
         panic: Some(false),
         active_tier: Some(tier),
@@ -287,6 +288,28 @@ fn status_of_a_healthy_node() {
         &expect![[r#"
         scrub-1 ENFORCE  2026-11-30 03:07:12 +08:00  daemon ok  eth1 tc ok  gre-cn1 tc ok  sockets ok  maps in sync
            36 services healthy on tier 0 (--all)
+    "#]],
+    );
+}
+
+#[test]
+fn status_of_what_is_only_observed_and_of_what_has_no_weight() {
+    let observed = ServiceReport { mode: Some("observe".into()), ..tripped() };
+    let idle = OriginReport { weight: Some(0), ..origin("b", 1, State::Healthy, 0.0) };
+    let idle = service("shop", 0, vec![origin("a", 0, State::Healthy, 100.0), idle]);
+    World::showing(status(vec![observed, idle])).shows(
+        "status",
+        Exit::Done,
+        &expect![[r#"
+        scrub-1 ENFORCE  2026-11-30 03:07:12 +08:00  daemon ok  eth1 tc ok  gre-cn1 tc ok  sockets ok  maps in sync
+        !! pay  TRIPPED a  OBSERVED ONLY: nothing is moved
+           ORIGIN  TIER  STATE    SHARE  CONN/S  CAP         OPEN  SEES       EVIDENCE  WHY
+           a       0     healthy   100%    4997  8000 (62%)  9120  transport      0.1s  tripped (connect), trial in 0.8s
+           b       0     healthy    <1%      15  8000 (0%)   9120  transport      0.1s  -
+           shop  healthy
+           ORIGIN  TIER  STATE    SHARE  CONN/S  CAP         OPEN  SEES       EVIDENCE  WHY
+           a       0     healthy   100%    5012  8000 (63%)  9120  transport      0.1s  -
+           b       1     healthy     0%       0  8000        9120  transport      0.1s  weight 0, never chosen
     "#]],
     );
 }

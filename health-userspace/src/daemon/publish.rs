@@ -173,7 +173,7 @@ impl Daemon {
         StatusReport {
             node: Some(self.config.node.name.clone()),
             time: jiff::Timestamp::now(),
-            mode: Some(mode(self.config.node.mode).to_owned()),
+            mode: Some(self.config.node.mode.name().to_owned()),
             in_sync: Some(self.applied.in_sync()),
             services,
             hooks: self.hook_reports(),
@@ -366,13 +366,6 @@ fn histogram<'a>(
     let mut histogram = Histogram::new(bounds);
     counts.for_each(|counts| histogram.add_kernel(counts));
     histogram
-}
-
-const fn mode(mode: health_core::model::Mode) -> &'static str {
-    match mode {
-        health_core::model::Mode::Enforce => "enforce",
-        health_core::model::Mode::Observe => "observe",
-    }
 }
 
 /// Seconds since the epoch, by the wall clock.

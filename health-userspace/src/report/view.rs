@@ -18,6 +18,7 @@ impl ServiceReport {
         });
         Self {
             name: spec.name.clone(),
+            mode: Some(spec.mode.name().to_owned()),
             state: Some(view.state),
             panic: Some(view.panic),
             active_tier: view.active_tier,

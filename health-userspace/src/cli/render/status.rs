@@ -138,6 +138,9 @@ fn hooks(hooks: &[HookReport], look: &Look) -> Vec<String> {
 
 fn service(weight: Weight, service: &ServiceReport, look: &Look) -> String {
     let mut head = format!("{} {}  {}", weight.mark(), service.name, headline(service));
+    if service.mode.as_deref() == Some("observe") {
+        head.push_str("  OBSERVED ONLY: nothing is moved");
+    }
     if let Some(why) = worst(service) {
         head.extend(["   ", &why]);
     }
@@ -254,7 +257,12 @@ fn why(origin: &OriginReport) -> String {
     }
     if parts.is_empty() {
         let waits = origin.state == Some(State::Healthy) && origin.share_percent == Some(0.0);
-        return if waits { "ready" } else { "-" }.to_owned();
+        return match origin.weight {
+            Some(0) => "weight 0, never chosen",
+            _ if waits => "ready",
+            _ => "-",
+        }
+        .to_owned();
     }
     parts.join(", ")
 }
