@@ -53,15 +53,18 @@ pub const NAMES: &str = "names";
 pub struct Node {
     /// Sockets with this mark are neither steered nor tracked. 0: no mark is special.
     pub bypass_mark: u32,
-    /// Whether the map `bypass` has entries.
-    pub has_bypass: u32,
+    /// Whether the map `bypass` names users.
+    pub bypass_users: u32,
+    /// Depths at which the map `bypass` names cgroups: bit n for children of level n - 1, the root being level 0.
+    pub bypass_levels: u32,
     /// Pid of the daemon that wrote last.
     pub daemon_pid: u32,
-    /// Always 0.
-    pub pad: u32,
 }
 
-/// A user or a cgroup whose sockets are never steered.
+/// Deepest cgroup that `bypass` may name. A bound for loops over levels.
+pub const CGROUP_LEVEL_MAX: u32 = 8;
+
+/// A user or a cgroup whose sockets are never steered; a cgroup stands for those below it too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct BypassKey {

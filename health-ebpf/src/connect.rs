@@ -4,7 +4,7 @@
 use aya_ebpf::{
     EbpfContext,
     helpers::generated::{
-        bpf_get_current_cgroup_id, bpf_get_current_uid_gid, bpf_get_netns_cookie, bpf_get_prandom_u32,
+        bpf_get_current_ancestor_cgroup_id, bpf_get_current_uid_gid, bpf_get_netns_cookie, bpf_get_prandom_u32,
         bpf_get_socket_cookie,
     },
     programs::{SockAddrContext, SockContext},
@@ -182,10 +182,13 @@ fn is_bypassed(ctx: &SockAddrContext) -> bool {
     if node.bypass_mark != 0 && mark == node.bypass_mark {
         return true;
     }
-    if node.has_bypass == 0 {
-        return false;
+    if node.bypass_users != 0 {
+        // SAFETY: the helper takes no argument.
+        let user = unsafe { bpf_get_current_uid_gid() };
+        if maps::is_bypassed(BypassKey::USER, user & 0xffff_ffff) {
+            return true;
+        }
     }
-    // SAFETY: neither helper takes an argument.
-    let (user, cgroup) = unsafe { (bpf_get_current_uid_gid(), bpf_get_current_cgroup_id()) };
-    maps::is_bypassed(BypassKey::USER, user & 0xffff_ffff) || maps::is_bypassed(BypassKey::CGROUP, cgroup)
+    // SAFETY: the helper takes a number. Linux 5.7.
+    maps::bypasses_cgroup(node, |level| unsafe { bpf_get_current_ancestor_cgroup_id(level) })
 }

@@ -110,6 +110,9 @@ where
         // What an older flow of the tuple left must not catch this one's packets.
         maps::removed(F::half_open().remove(packet.key));
         moved::forget::<F>(&packet.key);
+        if !moved::is_free::<F>(&packet.key) {
+            count(Count::NatCollision);
+        }
         return PASS;
     }
     if let Some(attempt) = F::half_open().get_ptr_mut(packet.key) {

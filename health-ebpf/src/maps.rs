@@ -9,7 +9,7 @@ use aya_ebpf::{
 use health_common::{
     event::{Event, Kind, Why},
     flow::{Choice, Flow, HalfOpen, Moved},
-    map::{BypassKey, Count, Name, NameKey, Node, Selector, Service, Table},
+    map::{BypassKey, CGROUP_LEVEL_MAX, Count, Name, NameKey, Node, Selector, Service, Table},
     net::{Endpoint, EndpointUse, FlowKey, FlowKey4, FlowKey6},
     origin::{Counters, Origin, OriginState},
     trip::Usable,
@@ -207,6 +207,20 @@ pub fn steers_namespace(cookie: u64) -> bool {
 pub fn is_bypassed(kind: u64, id: u64) -> bool {
     // SAFETY: only presence matters.
     unsafe { BYPASS.get(BypassKey { id, kind }) }.is_some()
+}
+
+/// Whether one of the cgroups that `ancestor` gives, by level, is named by `bypass`.
+#[inline(always)]
+pub fn bypasses_cgroup(node: &Node, ancestor: impl Fn(i32) -> u64) -> bool {
+    if node.bypass_levels == 0 {
+        return false;
+    }
+    for level in 1..=CGROUP_LEVEL_MAX {
+        if node.bypass_levels & 1 << level != 0 && is_bypassed(BypassKey::CGROUP, ancestor(level as i32)) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Tells userspace. An event that doesn't fit is counted.

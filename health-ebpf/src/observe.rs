@@ -3,7 +3,7 @@
 use aya_ebpf::{
     EbpfContext,
     bindings::{__sk_buff, TC_ACT_UNSPEC},
-    helpers::generated::{bpf_get_socket_uid, bpf_skb_cgroup_id},
+    helpers::generated::{bpf_get_socket_uid, bpf_skb_ancestor_cgroup_id},
     programs::TcContext,
 };
 use health_common::{SECOND_PASS_MARK, histogram, map::BypassKey, origin::Counters, track::Effects};
@@ -42,12 +42,15 @@ pub fn is_bypassed(ctx: &TcContext) -> bool {
     if node.bypass_mark != 0 && mark(ctx) == node.bypass_mark {
         return true;
     }
-    if node.has_bypass == 0 {
-        return false;
+    if node.bypass_users != 0 {
+        // SAFETY: the context is a live `__sk_buff`.
+        let user = unsafe { bpf_get_socket_uid(skb(ctx)) };
+        if maps::is_bypassed(BypassKey::USER, u64::from(user)) {
+            return true;
+        }
     }
-    // SAFETY: the context is a live `__sk_buff`.
-    let (user, cgroup) = unsafe { (bpf_get_socket_uid(skb(ctx)), bpf_skb_cgroup_id(skb(ctx))) };
-    maps::is_bypassed(BypassKey::USER, u64::from(user)) || maps::is_bypassed(BypassKey::CGROUP, cgroup)
+    // SAFETY: as above.
+    maps::bypasses_cgroup(node, |level| unsafe { bpf_skb_ancestor_cgroup_id(skb(ctx), level) })
 }
 
 /// Counts that belong to either direction.

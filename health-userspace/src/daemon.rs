@@ -6,12 +6,14 @@
 //!
 //! | file | does |
 //! |---|---|
+//! | `detach` | the way out: drain, then remove programs and pins |
 //! | `events` | kernel events and decisions as lines for `sluice events` |
 //! | `learn` | percentiles of the recent past, from the kernel's histograms |
 //! | `publish` | what `status` and `/metrics` show |
 //! | `reload` | another configuration, or why not |
 //! | `start` | everything before the first tick |
 
+mod detach;
 mod events;
 mod learn;
 mod publish;
@@ -20,6 +22,7 @@ mod start;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use detach::Draining;
 use health_core::{
     Span, Timestamp,
     engine::{Engine, Input, Order, OrderKind, Step, TrafficTotals},
@@ -39,7 +42,6 @@ use crate::{
     control::{self, Command, EventLog, OriginOrder, Published},
     datapath::{Applied, Datapath, OriginReading, Ring, Routes, Sweeper},
     probe::{self, Scheduler},
-    report::DetachOutcome,
     telemetry::{Heartbeat, Metrics},
 };
 
@@ -91,6 +93,8 @@ struct Daemon {
     tallies: publish::Tallies,
     /// When local trouble was last said, and how many checks it has kept from running since.
     trouble: (Timestamp, u64),
+    /// A detach that waits for redirected flows to end.
+    draining: Option<Draining>,
     ticks: u64,
     lag: Duration,
 }
@@ -115,6 +119,9 @@ impl Daemon {
                     self.lag = began.saturating_duration_since(due);
                     self.tick();
                     due = began + TICK.max(began.elapsed() * TICK_FACTOR).min(TICK_MAX);
+                    if let Some(end) = self.drained().await {
+                        return Ok(end);
+                    }
                     if began >= housekeeping {
                         housekeeping = began + HOUSEKEEPING;
                         self.keep_house().await;
@@ -141,7 +148,10 @@ impl Daemon {
                             error!(outcome = %outcome.message, "reload refused");
                         }
                     }
-                    Asked::Stop => return Ok(End::Stopped),
+                    Asked::Stop => {
+                        self.stop_draining().await;
+                        return Ok(End::Stopped);
+                    }
                 },
             }
         }
@@ -266,9 +276,10 @@ impl Daemon {
                 drop(reply.send(outcome));
             }
             Command::Detach { drain, force, by, reply } => {
-                let (outcome, end) = self.detach(drain, force, &by).await;
-                drop(reply.send(outcome));
-                return end;
+                info!(by, force, ?drain, "detach");
+                return self
+                    .detach(Draining { until: Instant::now() + drain.unwrap_or_default(), force, reply }, drain)
+                    .await;
             }
         }
         None
@@ -298,40 +309,6 @@ impl Daemon {
             control::OrderKind::Clear => "cleared: judged anew from now on",
         };
         control::Outcome::done(format!("{service}/{origin} {word}"))
-    }
-
-    async fn detach(&mut self, drain: Option<Duration>, force: bool, by: &str) -> (control::Outcome, Option<End>) {
-        info!(by, force, ?drain, "detach");
-        if let Some(drain) = drain {
-            if let Err(error) = self.datapath.stop_steering() {
-                return (control::Outcome::failed(start::chain(&error)), None);
-            }
-            let deadline = Instant::now() + drain;
-            while self.datapath.flows_redirected() > 0 && Instant::now() < deadline {
-                self.heartbeat.tick();
-                tokio::time::sleep(TICK).await;
-            }
-        }
-        match self.datapath.detach(force) {
-            Ok(DetachOutcome::FlowsLive { flows }) => {
-                if drain.is_some() {
-                    self.take_back().await;
-                }
-                let message = format!(
-                    "{flows} redirected flows live and would be cut, so nothing was removed and steering goes on: wait \
-                     with --drain 5m, or cut them with --force"
-                );
-                (control::Outcome::refused(message), None)
-            }
-            Ok(DetachOutcome::Removed { programs, maps, flows_cut }) => (
-                control::Outcome::done(format!(
-                    "removed {programs} programs and {maps} maps, cut {flows_cut} redirected flows; the daemon ends"
-                )),
-                Some(End::Detached),
-            ),
-            Ok(DetachOutcome::Nothing) => (control::Outcome::done("nothing was pinned"), Some(End::Detached)),
-            Err(error) => (control::Outcome::failed(start::chain(&error)), None),
-        }
     }
 }
 

@@ -32,7 +32,14 @@ fn a_refused_drain_leaves_steering_as_status_says() -> Result<()> {
     daemon.cli(&["origin", "fail", "shop4/a"])?.success()?;
     let held = lab.node.enter(|| TcpStream::connect_timeout(&a, SECOND))??;
     assert_eq!(daemon.cli(&["detach"])?.code, Some(3));
-    let refused = daemon.cli(&["detach", "--drain", "1s"])?;
+    let refused = std::thread::scope(|scope| {
+        let drain = scope.spawn(|| daemon.cli(&["detach", "--drain", "2s"]));
+        // Who waits for somebody's long download must not keep the others waiting.
+        wait_until("a reload meanwhile is refused", LIMIT, || {
+            daemon.cli(&["reload"]).is_ok_and(|reload| reload.code == Some(3) && reload.stderr.contains("draining"))
+        })?;
+        drain.join().map_err(|_panic| anyhow::anyhow!("the drain panicked"))?
+    })?;
     assert_eq!(refused.code, Some(3), "{refused:?}");
     assert!(refused.stderr.contains("steering goes on"), "{refused:?}");
     let share = daemon.status()?.origin("shop4", "b").and_then(|b| b.share_percent);
@@ -201,5 +208,22 @@ fn direct_says_so_when_it_cannot_keep_a_command_from_being_steered() -> Result<(
     let direct = daemon.cli(&["direct", "--", "true"])?;
     assert_eq!(direct.code, Some(1), "{direct:?}");
     assert!(direct.stderr.contains("bypass.cgroups"), "{direct:?}");
+    Ok(())
+}
+
+#[test]
+fn a_process_below_a_bypassed_cgroup_is_not_steered_either() -> Result<()> {
+    let lab = Lab::new(ONE_LINK)?;
+    let daemon = Daemon::start_in(&lab, &LabConfig::of(&lab))?;
+    let a = lab.origin_a(Family::Ipv4);
+    wait_state(&daemon, "shop4", "b", "healthy")?;
+    daemon.cli(&["origin", "fail", "shop4/a"])?.success()?;
+    wait_until("b answers", LIMIT, || who_answers(&lab, a).is_ok_and(|who| who.as_deref() == Some("b")))?;
+    let below = sluice::datapath::cgroup_root()?.join("sluice-direct").join(lab.unique());
+    std::fs::create_dir_all(&below)?;
+    let script = format!("echo $$ > {}/cgroup.procs && exec curl --silent --max-time 2 http://{a}/", below.display());
+    let answer = daemon.cli(&["direct", "--", "sh", "-c", &script]);
+    std::fs::remove_dir(&below)?;
+    assert_eq!(answer?.success()?, "a\n");
     Ok(())
 }

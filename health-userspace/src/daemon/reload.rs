@@ -19,6 +19,9 @@ use crate::{
 impl Daemon {
     /// Reads the file again and applies what changed. A bad file changes nothing.
     pub(super) async fn reload(&mut self, dry_run: bool, by: &str) -> Outcome {
+        if self.draining.is_some() {
+            return Outcome::refused("a detach is draining: nothing was applied");
+        }
         let loaded = match config::load(&self.options.config) {
             Ok(loaded) => loaded,
             Err(errors) => {

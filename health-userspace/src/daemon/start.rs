@@ -142,6 +142,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         applied: Applied::default(),
         tallies: publish::Tallies::started(),
         trouble: (Timestamp::NEVER, 0),
+        draining: None,
         ticks: 0,
         lag: Duration::ZERO,
         config,

@@ -77,9 +77,55 @@ pub fn map_entries(pin_dir: &Path, name: &str) -> Result<Vec<MapEntry>, Datapath
             .into_iter()
             .map(|(count, n)| MapEntry { key: count.name().to_owned(), value: n.to_string() })
             .collect(),
-        // Their entries are those of `origins` and `frontends`, or none that could be read.
+        map::NODE | map::SELECTORS | map::TABLES | map::ORIGINS | map::STATES | map::COUNTERS | map::SERVICES => {
+            arrays(&maps, &names, name)?
+        }
+        // A ring buffer's entries are gone once they are read.
         _ => Vec::new(),
     })
+}
+
+/// Arrays by number: only those in use.
+fn arrays(maps: &Maps, names: &Names, name: &str) -> Result<Vec<MapEntry>, DatapathError> {
+    let entry = |key: &str, value: String| MapEntry { key: key.to_owned(), value };
+    let kind = match name {
+        map::NODE => {
+            let node = maps.node.get(&0, 0).map_err(|source| maps::read_error(map::NODE, source))?;
+            return Ok(vec![entry("0", format!("{node:?}"))]);
+        }
+        map::SELECTORS | map::TABLES => NameKey::FRONTEND,
+        map::SERVICES => NameKey::SERVICE,
+        _ => NameKey::ORIGIN,
+    };
+    let of_kind = names.of.iter().filter(|((of, _), _)| *of == kind);
+    of_kind
+        .map(|(&(_, id), label)| {
+            let index = u32::from(id);
+            let value = match name {
+                map::SELECTORS | map::TABLES => {
+                    let word = maps.selectors.get(&index, 0);
+                    let word = word.map_err(|source| maps::read_error(map::SELECTORS, source))?;
+                    format!("generation {}, table {} in force", word.generation(), index * 2 + word.buffer())
+                }
+                map::SERVICES => {
+                    let service = maps.services.get(&index, 0);
+                    let service = service.map_err(|source| maps::read_error(map::SERVICES, source))?;
+                    let members = service.origins.iter().filter(|&&id| id != NONE).map(|&id| names.origin(id));
+                    format!("{}, max_percent {}", members.collect::<Vec<_>>().join(" "), service.max_percent)
+                }
+                map::ORIGINS => {
+                    let origin = maps.origins.get(&index, 0);
+                    format!("{:?}", origin.map_err(|source| maps::read_error(map::ORIGINS, source))?)
+                }
+                _ => {
+                    let reading = read::origin(maps, id, probe::now())?;
+                    let counted = reading.named().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}"));
+                    format!("{:?} {}", reading.kernel, counted.collect::<Vec<_>>().join(" "))
+                }
+            };
+            Ok(entry(&format!("{id} {label}"), value))
+        })
+        .collect()
 }
 
 fn open(pin_dir: &Path) -> Result<Maps, DatapathError> {

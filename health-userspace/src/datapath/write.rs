@@ -9,7 +9,7 @@ use std::{
 
 use health_common::{
     ARMED_MAX, SERVICE_ORIGINS_MAX,
-    map::{self, BypassKey, Node, Selector, Service, Table},
+    map::{self, BypassKey, CGROUP_LEVEL_MAX, Node, Selector, Service, Table},
     origin::Origin,
 };
 use health_core::{
@@ -298,9 +298,11 @@ fn bypass(maps: &mut Maps, config: &Config) -> Result<(), DatapathError> {
     let bypass = &config.node.bypass;
     let mut wanted: Vec<BypassKey> =
         bypass.uids.iter().map(|&uid| BypassKey { id: u64::from(uid), kind: BypassKey::USER }).collect();
+    let mut bypass_levels = 0;
     if config.node.cgroup != CgroupSetting::Off || !bypass.cgroups.is_empty() {
         for cgroup in &bypass.cgroups {
             wanted.push(BypassKey { id: cgroup_id(cgroup)?, kind: BypassKey::CGROUP });
+            bypass_levels |= 1 << level(cgroup)?;
         }
     }
     let stale: Vec<_> = maps.bypass.keys().flatten().filter(|key| !wanted.contains(key)).collect();
@@ -312,11 +314,25 @@ fn bypass(maps: &mut Maps, config: &Config) -> Result<(), DatapathError> {
     }
     let node = Node {
         bypass_mark: bypass.mark,
-        has_bypass: u32::from(!wanted.is_empty()),
+        bypass_users: u32::from(!bypass.uids.is_empty()),
+        bypass_levels,
         daemon_pid: std::process::id(),
-        pad: 0,
     };
     maps.node.set(0, node, 0).map_err(|source| maps::write_error(map::NODE, source))
+}
+
+/// How deep below the root a cgroup lies.
+fn level(cgroup: &str) -> Result<u32, DatapathError> {
+    let depth = cgroup.split('/').filter(|part| !part.is_empty()).count();
+    match u32::try_from(depth) {
+        Ok(level) if (1..=CGROUP_LEVEL_MAX).contains(&level) => Ok(level),
+        _ => Err(DatapathError::Path {
+            path: cgroup.into(),
+            source: std::io::Error::other(format!(
+                "a bypassed cgroup lies 1 to {CGROUP_LEVEL_MAX} levels below the root"
+            )),
+        }),
+    }
 }
 
 /// A cgroup's id is its folder's inode. It is made if it isn't there, so that its id is known before its first process.

@@ -99,6 +99,28 @@ fn an_ended_redirection_does_not_catch_a_direct_connection_to_the_standby() {
     }
 }
 
+/// Ports come back within seconds on a busy node, also to Sluice's own checks of the standby.
+#[test]
+fn an_ended_redirection_does_not_catch_a_check_of_the_standby() {
+    for v6 in [false, true] {
+        let plan = Plan::new(v6);
+        let mut kernel = plan.load();
+        kernel.set_node(health_common::map::Node { bypass_mark: 0x51, ..Default::default() });
+        block(&plan, &mut kernel, A);
+        let conn = plan.conn(40_000);
+        let there = conn.at(plan.address(B));
+        conn.syn(&kernel);
+        there.refuse(&kernel);
+        assert_eq!(kernel.entries(), [0, 0, 1, 1], "ended");
+
+        let check = there.again();
+        assert_eq!(kernel.run_marked(Hook::Egress, &check.syn_packet().bytes(), 0x51).verdict, PASS);
+        let answer = check.syn_ack_packet();
+        assert_eq!(kernel.run(Hook::Ingress, &answer.bytes()).packet, answer.bytes(), "it is not the primary's");
+        assert_eq!(kernel.entries(), [0; 4]);
+    }
+}
+
 /// While it lives, both would look the same to the standby: only counted, for nothing can be done.
 #[test]
 fn a_direct_connection_on_the_tuple_of_a_live_redirection_is_counted() {
