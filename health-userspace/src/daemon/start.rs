@@ -159,11 +159,15 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     control.abort();
     // The listener takes its socket away when its task has ended.
     drop(control.await);
+    say_end(&end);
+    Ok(())
+}
+
+fn say_end(end: &End) {
     match end {
         End::Stopped => info!("stopped; the kernel goes on steering by its last plan"),
         End::Detached => info!("stopped; programs and pins are removed"),
     }
-    Ok(())
 }
 
 /// The checks' scheduler and where its results arrive.
