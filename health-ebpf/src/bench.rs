@@ -23,10 +23,12 @@ pub struct Script {
     next: u64,
     /// Flows that take turns, less one; a power of two, less one.
     flows_mask: u64,
-    /// Packet, but for the node's port and the sequence number.
+    /// Packet, but for the node's port and network and the sequence number.
     template: [u64; TEMPLATE / 8],
     /// Offset of the node's port.
     port_at: u32,
+    /// Offset of the byte of the node's address that takes the flow's number beyond 16 bits.
+    net_at: u32,
     /// Offset of the sequence number.
     seq_at: u32,
     /// Sequence number of the first turn.
@@ -37,6 +39,8 @@ pub struct Script {
     flows_log2: u32,
     /// Place of the program under test in `programs`.
     target: u32,
+    /// Always 0.
+    pad: u32,
 }
 
 #[map(name = "script")]
@@ -53,15 +57,18 @@ pub fn wrapper(ctx: TcContext) -> i32 {
     let number = script.next;
     script.next += 1;
     // An odd factor visits every flow, neighbours far apart.
-    let port = (number.wrapping_mul(40_503) & script.flows_mask) as u16;
+    let flow = number.wrapping_mul(40_503) & script.flows_mask;
+    let port = flow as u16;
     let turn = (number >> (script.flows_log2 & 63)) as u32;
     let seq = script.seq.wrapping_add(turn.wrapping_mul(script.step)).to_be_bytes();
     let bytes = script.template.as_mut_ptr().cast::<u8>();
     let (port_at, seq_at) = ((script.port_at & 63) as usize, (script.seq_at & 63) as usize);
+    let net_at = (script.net_at & 63) as usize;
     // SAFETY: 63 + 4 lies within the template's 80 bytes.
     unsafe {
         bytes.add(port_at).write((port >> 8) as u8);
         bytes.add(port_at + 1).write(port as u8);
+        bytes.add(net_at).write((flow >> 16) as u8);
         bytes.add(seq_at).write(seq[0]);
         bytes.add(seq_at + 1).write(seq[1]);
         bytes.add(seq_at + 2).write(seq[2]);

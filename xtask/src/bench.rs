@@ -19,6 +19,8 @@ use crate::{build, setup};
 ///
 /// `datapath`: nanoseconds per packet of each TC program beside a trivial one, and requests, connections and bytes per
 /// second in the lab with Sluice attached and without it, in turns. Other work on the machine disturbs it.
+///
+/// One row takes seconds: `cargo xtask bench datapath --case data_nat --family ipv4 --flows 1`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to measure.
@@ -30,6 +32,15 @@ pub(crate) struct Args {
     /// Only one half of it; the other is an empty list.
     #[arg(long, value_enum)]
     only: Option<Half>,
+    /// Only the programs' rows of this case (design.md §11), and no traffic; may be given again.
+    #[arg(long)]
+    case: Vec<String>,
+    /// Only the programs' rows of this family, `ipv4` or `ipv6`, and no traffic.
+    #[arg(long)]
+    family: Vec<String>,
+    /// Only the programs' rows with so many flows in the table, 1, 65536 or 1048576, and no traffic; may be given again.
+    #[arg(long)]
+    flows: Vec<u32>,
 }
 
 /// A benchmark.
@@ -77,16 +88,17 @@ struct Traffic {
 
 impl Args {
     pub(crate) fn run(self, root: &Path) -> Result<ExitCode> {
-        let Self { what: What::Datapath, json, only } = self;
+        let filter = self.filter();
+        let Self { what: What::Datapath, json, only, .. } = self;
         setup::ensure_all(root)?;
         build::build(root, true)?;
         lab::require_root()?;
         lab::stop::catch_signals();
         let mut document = Document::default();
         if only != Some(Half::Traffic) {
-            document.programs = programs::measure(root)?;
+            document.programs = programs::measure(root, &filter)?;
         }
-        if only != Some(Half::Programs) {
+        if only != Some(Half::Programs) && filter.is_empty() {
             document.traffic = traffic::measure(root)?;
         }
         table::show(&document)?;
@@ -96,5 +108,12 @@ impl Args {
             writeln!(out)?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// What the example that measures programs is asked for.
+    fn filter(&self) -> Vec<String> {
+        let cases = self.case.iter().map(|case| format!("case={case}"));
+        let families = self.family.iter().map(|family| format!("family={family}"));
+        cases.chain(families).chain(self.flows.iter().map(|flows| format!("flows={flows}"))).collect()
     }
 }

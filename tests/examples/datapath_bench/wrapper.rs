@@ -22,23 +22,25 @@ struct Script {
     flows_mask: u64,
     template: [u8; TEMPLATE],
     port_at: u32,
+    net_at: u32,
     seq_at: u32,
     seq: u32,
     step: u32,
     flows_log2: u32,
     target: u32,
+    pad: u32,
 }
 
 // SAFETY: `repr(C)`, integers and an array of them, no padding (asserted below).
 unsafe impl Pod for Script {}
 
-const _: () = assert!(size_of::<Script>() == 16 + TEMPLATE + 24);
+const _: () = assert!(size_of::<Script>() == 16 + TEMPLATE + 32);
 
 /// A packet to repeat.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
     pub(crate) hook: Hook,
-    /// Its node's port is replaced by each flow's.
+    /// Its node's port, and a byte of its address where ports don't suffice, are replaced by each flow's.
     pub(crate) packet: Vec<u8>,
     /// Added to its sequence number each turn.
     pub(crate) step: u32,
@@ -86,7 +88,15 @@ impl Stream {
         let template = self.packet.get(..TEMPLATE).context("a packet of at least 80 bytes")?.try_into()?;
         let l4: u32 = if self.packet[12] == 8 { 34 } else { 54 };
         // The node is the source of what leaves.
-        let port_at = if self.hook == Hook::Egress { l4 } else { l4 + 2 };
+        let egress = self.hook == Hook::Egress;
+        let port_at = if egress { l4 } else { l4 + 2 };
+        // The last byte but one of its address, for 65,536 flows each.
+        let net_at = match (l4, egress) {
+            (34, true) => 28,
+            (34, false) => 32,
+            (_, true) => 36,
+            (_, false) => 52,
+        };
         let seq_at = l4 + 4;
         let at = usize::try_from(seq_at)?;
         Ok(Script {
@@ -94,11 +104,13 @@ impl Stream {
             flows_mask: (1 << self.flows_log2) - 1,
             template,
             port_at,
+            net_at,
             seq_at,
             seq: u32::from_be_bytes(self.packet[at..at + 4].try_into()?).wrapping_add(self.turns * self.step),
             step: self.step,
             flows_log2: self.flows_log2,
             target,
+            pad: 0,
         })
     }
 }
