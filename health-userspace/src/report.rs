@@ -3,7 +3,10 @@
 //! A field that only the daemon knows is an `Option`: `null` means "not known here", never "zero". Fields beyond those
 //! that design.md names are additions; none of the named ones is missing or means something else.
 
+mod flows;
 mod view;
+
+pub use flows::{FlowEntry, FlowsReport, OriginName};
 
 use health_core::model::State;
 use jiff::Timestamp;

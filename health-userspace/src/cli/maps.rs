@@ -4,7 +4,7 @@ use super::{
     Context, Exit, Failure,
     render::{maps as text, status::Gone},
 };
-use crate::control::{Answer, Ask};
+use crate::control::{Answer, Ask, ClientError};
 
 /// Show the pinned BPF maps and their entries, decoded. Works with the daemon down; needs CAP_BPF.
 ///
@@ -25,14 +25,7 @@ impl Maps {
     ///
     /// Nothing is pinned, or it may not be read.
     pub fn run(self, context: &mut Context<'_>) -> Result<Exit, Failure> {
-        let ping = context.daemon().and_then(|mut daemon| daemon.ask(Ask::Ping));
-        let (pid, error) = match ping {
-            Ok(Answer::Pong { pid, .. }) => (Some(pid), None),
-            // There is one, even if it won't talk to this caller.
-            Ok(_) => (None, None),
-            Err(error) if error.is_reachable() => (None, None),
-            Err(error) => (None, Some(error)),
-        };
+        let (pid, error) = presence(context);
         let exit = if error.is_some() { Exit::Unreachable } else { Exit::Done };
         let pin_dir = context.settings.pin_dir.clone();
         let read = context.outside.maps(&pin_dir);
@@ -67,5 +60,17 @@ impl Maps {
             }
         }
         Ok(exit)
+    }
+}
+
+/// The daemon's pid, as far as it tells; or why none answers, which makes the exit code of a reading command
+/// [`Exit::Unreachable`].
+pub(super) fn presence(context: &Context<'_>) -> (Option<u32>, Option<ClientError>) {
+    match context.daemon().and_then(|mut daemon| daemon.ask(Ask::Ping)) {
+        Ok(Answer::Pong { pid, .. }) => (Some(pid), None),
+        // There is one, even if it won't talk to this caller.
+        Ok(_) => (None, None),
+        Err(error) if error.is_reachable() => (None, None),
+        Err(error) => (None, Some(error)),
     }
 }

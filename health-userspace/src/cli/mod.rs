@@ -8,6 +8,7 @@ pub mod detach;
 pub mod direct;
 pub mod events;
 pub mod exit;
+pub mod flows;
 pub mod maps;
 pub mod origin;
 pub mod outside;
@@ -51,6 +52,7 @@ enum Command {
     Check(check::Check),
     Status(status::Status),
     Maps(maps::Maps),
+    Flows(flows::Flows),
     Events(events::Events),
     #[command(subcommand)]
     Origin(origin::Origin),
@@ -97,6 +99,7 @@ fn dispatch(cli: Cli, outside: &dyn Outside, look: Look, out: &mut dyn Write, no
         Command::Check(check) => check.run(&mut context),
         Command::Status(status) => status.run(&mut context),
         Command::Maps(maps) => maps.run(&mut context),
+        Command::Flows(flows) => flows.run(&mut context),
         Command::Events(events) => events.run(&mut context),
         Command::Origin(origin) => origin.run(&mut context),
         Command::Direct(direct) => direct.run(&context),

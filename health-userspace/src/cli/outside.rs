@@ -3,7 +3,7 @@
 use super::{exit::Failure, run::RunOptions};
 use crate::{
     control::{Answer, Ask, Client, ClientError},
-    report::{DetachOutcome, MapEntry, MapsReport},
+    report::{DetachOutcome, FlowsReport, MapEntry, MapsReport, OriginName},
 };
 use jiff::{Timestamp, tz::TimeZone};
 use std::{
@@ -49,6 +49,20 @@ pub trait Outside {
     ///
     /// There is no such map, or it may not be read.
     fn entries(&self, pin_dir: &Path, map: &str) -> Result<Vec<MapEntry>, Failure>;
+
+    /// The origins that the pinned maps have names for.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::maps`].
+    fn origin_names(&self, pin_dir: &Path) -> Result<Vec<OriginName>, Failure>;
+
+    /// Reads the flow table, of the origins `of` or of all.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::maps`].
+    fn flows(&self, pin_dir: &Path, of: Option<&[u16]>, limit: usize) -> Result<FlowsReport, Failure>;
 
     /// Removes programs and pins, unless redirected flows live and `force` is not given.
     ///

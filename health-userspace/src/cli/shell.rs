@@ -11,7 +11,7 @@ use crate::{
     control::{Client, ClientError},
     daemon,
     datapath::{self, DatapathError},
-    report::{DetachOutcome, MapEntry, MapsReport},
+    report::{DetachOutcome, FlowsReport, MapEntry, MapsReport, OriginName},
 };
 use jiff::Timestamp;
 use std::path::Path;
@@ -43,6 +43,14 @@ impl Outside for Shell {
 
     fn entries(&self, pin_dir: &Path, map: &str) -> Result<Vec<MapEntry>, Failure> {
         datapath::report::map_entries(pin_dir, map).map_err(failure)
+    }
+
+    fn origin_names(&self, pin_dir: &Path) -> Result<Vec<OriginName>, Failure> {
+        datapath::flows::origin_names(pin_dir).map_err(failure)
+    }
+
+    fn flows(&self, pin_dir: &Path, of: Option<&[u16]>, limit: usize) -> Result<FlowsReport, Failure> {
+        datapath::flows::flows_report(pin_dir, of, limit).map_err(failure)
     }
 
     fn detach(&self, pin_dir: &Path, force: bool) -> Result<DetachOutcome, Failure> {

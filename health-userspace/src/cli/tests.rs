@@ -8,8 +8,9 @@ use super::{
 use crate::{
     control::ClientError,
     report::{
-        DaemonReport, DetachOutcome, EventLine, FrontendReport, HookReport, MapEntry, MapReport, MapsReport,
-        OrderReport, OriginEntry, OriginReport, ProgramReport, ServiceReport, StatusReport, TripReport,
+        DaemonReport, DetachOutcome, EventLine, FlowEntry, FlowsReport, FrontendReport, HookReport, MapEntry,
+        MapReport, MapsReport, OrderReport, OriginEntry, OriginName, OriginReport, ProgramReport, ServiceReport,
+        StatusReport, TripReport,
     },
 };
 use expect_test::{Expect, expect};
@@ -29,6 +30,7 @@ struct World {
     /// Why the socket can't be used, where it isn't simply missing.
     socket: Option<ErrorKind>,
     maps: Option<MapsReport>,
+    flows: Vec<FlowEntry>,
     detach: Option<DetachOutcome>,
     config: Option<Vec<Finding>>,
     capabilities: Vec<&'static str>,
@@ -98,6 +100,27 @@ impl Outside for World {
 
     fn entries(&self, _: &Path, map: &str) -> Result<Vec<MapEntry>, Failure> {
         Ok(vec![MapEntry { key: format!("key of {map}"), value: "value".into() }])
+    }
+
+    fn origin_names(&self, pin_dir: &Path) -> Result<Vec<OriginName>, Failure> {
+        let named = |origin: OriginEntry| OriginName {
+            id: u16::try_from(origin.id).expect("small"),
+            service: origin.service,
+            name: origin.name,
+        };
+        Ok(self.maps(pin_dir)?.origins.into_iter().map(named).collect())
+    }
+
+    fn flows(&self, pin_dir: &Path, of: Option<&[u16]>, limit: usize) -> Result<FlowsReport, Failure> {
+        let names = self.origin_names(pin_dir)?;
+        let wanted = |flow: &&FlowEntry| {
+            let origin = names.iter().find(|origin| (&origin.service, &origin.name) == (&flow.service, &flow.origin));
+            of.is_none_or(|of| origin.is_some_and(|origin| of.contains(&origin.id)))
+        };
+        let mut flows: Vec<FlowEntry> = self.flows.iter().filter(wanted).cloned().collect();
+        let all = flows.len();
+        flows.truncate(limit);
+        Ok(FlowsReport { more: (all - flows.len()) as u64, flows })
     }
 
     fn detach(&self, _: &Path, force: bool) -> Result<DetachOutcome, Failure> {
@@ -505,6 +528,100 @@ fn maps_beside_a_living_daemon() {
         sluice: there is no map `nope`; there are: frontends, half_open, flows, events
     "#]],
     );
+}
+
+fn flow(node: &str, origin: &str, state: &str) -> FlowEntry {
+    FlowEntry {
+        node: node.into(),
+        asked: "10.0.1.10:443".into(),
+        service: "shop".into(),
+        origin: origin.into(),
+        served_by: if origin == "a" { "10.0.1.10:443" } else { "10.0.1.11:443" }.into(),
+        state: state.into(),
+        redirected: origin != "a",
+        ..FlowEntry::default()
+    }
+}
+
+fn flows() -> Vec<FlowEntry> {
+    vec![
+        FlowEntry { unanswered_ms: Some(63_000), rtt_us: Some(1_240), ..flow("10.0.1.1:40001", "dr", "established") },
+        FlowEntry { unanswered_ms: Some(204), trial: true, ..flow("10.0.1.1:40002", "a", "half_open") },
+        FlowEntry { rtt_us: Some(45_600), ..flow("10.0.1.1:40003", "dr", "closing") },
+    ]
+}
+
+#[test]
+fn flows_with_both_addresses_the_longest_wait_first() {
+    let world = World { maps: Some(maps()), flows: flows(), ..World::with(Script::default()) };
+    world.shows(
+        "flows",
+        Exit::Done,
+        &expect![[r#"
+        NODE            ASKED          SERVED BY              STATE        UNANSWERED    RTT  FLAGS
+        10.0.1.1:40001  10.0.1.10:443  shop/dr 10.0.1.11:443  established        1m3s  1.2ms  redirected
+        10.0.1.1:40002  10.0.1.10:443  shop/a 10.0.1.10:443   half-open         204ms      -  trial
+        10.0.1.1:40003  10.0.1.10:443  shop/dr 10.0.1.11:443  closing               -   45ms  redirected
+    "#]],
+    );
+    world.shows(
+        "flows --limit 1",
+        Exit::Done,
+        &expect![[r#"
+        NODE            ASKED          SERVED BY              STATE        UNANSWERED    RTT  FLAGS
+        10.0.1.1:40001  10.0.1.10:443  shop/dr 10.0.1.11:443  established        1m3s  1.2ms  redirected
+        -- 2 more (--limit 0 shows all)
+    "#]],
+    );
+    for named in ["shop/dr", "dr"] {
+        let Ended(exit, out, _) = world.sluice(&format!("flows --json --limit 0 --origin {named}"));
+        assert_eq!(exit, Exit::Done);
+        let document: FlowsReport = serde_json::from_str(&out).expect("is the report");
+        let nodes: Vec<&str> = document.flows.iter().map(|flow| flow.node.as_str()).collect();
+        assert_eq!((nodes, document.more), (vec!["10.0.1.1:40001", "10.0.1.1:40003"], 0), "{named}");
+    }
+    let quiet = World { maps: Some(maps()), ..World::with(Script::default()) };
+    quiet.shows(
+        "flows",
+        Exit::Done,
+        &expect![[r#"
+        no flows
+    "#]],
+    );
+}
+
+#[test]
+fn flows_of_an_origin_that_is_not_there() {
+    let world = World { maps: Some(maps()), flows: flows(), ..World::with(Script::default()) };
+    for (word, hint) in [
+        ("shop/drr", "did you mean `shop/dr`?"),
+        ("dp", "did you mean `shop/dr`?"),
+        ("shop/mirror", "`sluice maps origins` shows all"),
+    ] {
+        let Ended(exit, out, notes) = world.sluice(&format!("flows --origin {word}"));
+        assert_eq!((exit, out.as_str()), (Exit::Failed, ""));
+        assert_eq!(notes, format!("sluice: there is no origin `{word}`; {hint}\n"));
+    }
+    for words in ["flows --limit x", "flows --origin", "flows shop/a"] {
+        assert_eq!(world.sluice(words).0, Exit::Usage, "{words}");
+    }
+}
+
+#[test]
+fn flows_without_a_daemon_or_without_pins() {
+    let alone = World { maps: Some(maps()), flows: flows(), ..World::default() };
+    let Ended(exit, out, notes) = alone.sluice("flows --origin shop/a");
+    assert_eq!((exit, out.lines().count(), notes.as_str()), (Exit::Unreachable, 2, ""));
+    let words = World::default();
+    for command in ["flows", "flows --origin shop/a"] {
+        words.says(
+            command,
+            Exit::Unreachable,
+            &expect![[r#"
+                sluice: no sluice daemon listens on /run/sluice/control.sock, and its maps can't be read: nothing is pinned under /sys/fs/bpf/sluice
+            "#]],
+        );
+    }
 }
 
 fn event(seconds_before: u64, nanos: u64, what: &str, object: &str, detail: &str, by: &str) -> EventLine {

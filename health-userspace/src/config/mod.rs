@@ -31,6 +31,7 @@ pub use model::{
     Bypass, CapacityScope, CgroupSetting, CheckConfig, CheckKind, Config, ControlConfig, Detail, InterfacePattern,
     Limits, MetricsConfig, NodeConfig, OriginConfig, Prefix, ServiceConfig,
 };
+pub(crate) use shape::nearest;
 pub use spec::Ids;
 
 use diagnostic::Sink;

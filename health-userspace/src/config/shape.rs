@@ -69,7 +69,7 @@ fn unknown(name: &str, at: Range<usize>, keys: &[Key], path: &str, sink: &Sink) 
 }
 
 /// The candidate that a typing error of at most a third of the word's letters would turn into `word`.
-pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // Longer words are no slips; the bound also keeps the table below small whatever the file holds.
     if word.len() > 64 {
         return None;

@@ -1,11 +1,12 @@
 //! The only user of aya: load, attach, pin, adopt, read, write.
 //!
-//! [`Datapath`] is the daemon's handle. [`report`], [`detach`] and [`stop_steering`] work on the pins alone, without a
+//! [`Datapath`] is the daemon's handle. [`report`], [`flows`], [`detach`] and [`stop_steering`] work on the pins alone, without a
 //! daemon.
 
 mod attach;
 mod detach;
 mod error;
+pub mod flows;
 mod load;
 mod maps;
 mod read;

@@ -128,7 +128,7 @@ fn arrays(maps: &Maps, names: &Names, name: &str) -> Result<Vec<MapEntry>, Datap
         .collect()
 }
 
-fn open(pin_dir: &Path) -> Result<Maps, DatapathError> {
+pub(super) fn open(pin_dir: &Path) -> Result<Maps, DatapathError> {
     match fs::read_dir(pin_dir) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(DatapathError::Permission),
         _ => Maps::open(pin_dir),
@@ -154,12 +154,12 @@ fn moved(moved: &Moved) -> String {
 }
 
 /// Names of numbers.
-struct Names {
-    of: BTreeMap<(u16, u16), String>,
+pub(super) struct Names {
+    pub(super) of: BTreeMap<(u16, u16), String>,
 }
 
 impl Names {
-    fn read(maps: &Maps) -> Result<Self, DatapathError> {
+    pub(super) fn read(maps: &Maps) -> Result<Self, DatapathError> {
         let mut of = BTreeMap::new();
         for entry in &maps.names {
             let (key, name) = entry.map_err(|source| maps::read_error(map::NAMES, source))?;
@@ -168,11 +168,11 @@ impl Names {
         Ok(Self { of })
     }
 
-    fn get(&self, kind: u16, id: u16) -> String {
+    pub(super) fn get(&self, kind: u16, id: u16) -> String {
         self.of.get(&(kind, id)).cloned().unwrap_or_else(|| format!("#{id}"))
     }
 
-    fn origin(&self, id: u16) -> String {
+    pub(super) fn origin(&self, id: u16) -> String {
         self.get(NameKey::ORIGIN, id)
     }
 

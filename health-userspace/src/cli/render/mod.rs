@@ -3,6 +3,7 @@
 //! Pure: time and zone are arguments.
 
 pub mod events;
+pub mod flows;
 pub mod maps;
 pub mod status;
 pub mod table;
