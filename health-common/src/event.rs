@@ -44,6 +44,14 @@ pub enum Kind {
     FirstFlow = 6,
     /// A repeated SYN was sent to a standby.
     Resteer = 7,
+    /// A refused SYN was sent to a standby.
+    Turn = 8,
+    /// After a re-steer the first origin answered first: it keeps the connection.
+    Undone = 9,
+    /// The lease of an origin that was judged from traffic ran out: from now on it is tripped.
+    LeaseOver = 10,
+    /// A standby was at its capacity. At most once a second an origin.
+    Full = 11,
 }
 
 /// Why, for trips.
@@ -60,6 +68,10 @@ pub enum Why {
     ResetEarly = 3,
     /// Unanswered requests.
     NoResponse = 4,
+    /// ICMP host or network unreachable, quoting SYNs.
+    Unreachable = 5,
+    /// Answers of HTTP status 5xx.
+    Status = 6,
 }
 
 impl Why {
@@ -72,6 +84,8 @@ impl Why {
             Self::SynTimeout => "syn_timeout",
             Self::ResetEarly => "reset_early",
             Self::NoResponse => "no_response",
+            Self::Unreachable => "unreachable",
+            Self::Status => "http_5xx",
         }
     }
 
@@ -83,6 +97,8 @@ impl Why {
             2 => Self::SynTimeout,
             3 => Self::ResetEarly,
             4 => Self::NoResponse,
+            5 => Self::Unreachable,
+            6 => Self::Status,
             _ => Self::None,
         }
     }
@@ -99,7 +115,10 @@ impl Kind {
             Self::TrialFailed => "trial_failed",
             Self::Clear => "clear",
             Self::FirstFlow => "first_flow",
-            Self::Resteer => "rescue",
+            Self::Resteer | Self::Turn => "rescue",
+            Self::Undone => "rescue_undone",
+            Self::LeaseOver => "lease_over",
+            Self::Full => "full",
         }
     }
 
@@ -114,6 +133,10 @@ impl Kind {
             5 => Self::Clear,
             6 => Self::FirstFlow,
             7 => Self::Resteer,
+            8 => Self::Turn,
+            9 => Self::Undone,
+            10 => Self::LeaseOver,
+            11 => Self::Full,
             _ => return None,
         })
     }

@@ -1,27 +1,60 @@
 //! One flow: what the kernel keeps of a connection attempt, a connection, and a redirected connection.
 
-use crate::net::Endpoint;
+use crate::net::{Be16, Endpoint};
 
 /// A connection attempt: a SYN without an accepted answer yet. Value of the maps `half_open_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct HalfOpen {
-    /// When the SYN was sent; after a re-steer, when it was sent to the standby. Unit: ns.
+    /// When the SYN was sent; after a rescue, when it was sent to the standby. Unit: ns.
     pub syn_ns: u64,
     /// Its sequence number.
     pub isn: u32,
-    /// Repeats seen. No RTT is taken from a repeated SYN.
-    pub repeats: u16,
+    /// Its window, not scaled (RFC 7323 §2.2).
+    pub window: u16,
     /// The origin that it went to.
     pub origin: u16,
     /// The frontend that it was meant for, or [`crate::NONE`].
     pub frontend: u16,
-    /// [`MOVED`], [`TRIAL`].
+    /// [`MOVED`], [`TRIAL`], [`FORWARDED`], [`FIXED`], [`REFUSED`], [`RESTEERED`], [`ECE`], [`CWR`].
     pub flags: u16,
-    /// Place of its client in streaks.
-    pub client: u32,
-    /// Room up to a cache line, for the rescue's SYN options.
-    pub pad: [u64; 5],
+    /// Repeats seen. No RTT is taken from a repeated SYN.
+    pub repeats: u8,
+    /// Low half: length of `options`, in words of 4 bytes. High half: place among the armed standbys from which the next
+    /// rescue chooses, so that none is tried twice.
+    pub shape: u8,
+    /// Type of service or traffic class.
+    pub tos: u8,
+    /// Place of its client in streaks, below [`crate::streak::SPREAD_BITS`].
+    pub client: u8,
+    /// TCP options, byte for byte: a turn-around sends them again.
+    pub options: [u64; OPTIONS_MAX / 8],
+}
+
+/// Longest TCP options (RFC 9293 §3.1: a header has at most 15 words). Unit: bytes.
+pub const OPTIONS_MAX: usize = 40;
+
+impl HalfOpen {
+    /// Length of the options. Unit: bytes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn options_len(&self) -> usize {
+        (self.shape & 0xf) as usize * 4
+    }
+
+    /// First armed standby that no rescue has tried.
+    #[inline(always)]
+    #[must_use]
+    pub const fn next(&self) -> u8 {
+        self.shape >> 4
+    }
+
+    /// Notes that the armed standbys below `next` were tried; at most 15.
+    #[inline(always)]
+    pub const fn tried(&mut self, next: u8) {
+        let next = if next > 15 { 15 } else { next };
+        self.shape = (next << 4) | (self.shape & 0xf);
+    }
 }
 
 /// An established flow. Value of the maps `flows_*`.
@@ -32,6 +65,8 @@ pub struct Flow {
     pub request_ns: u64,
     /// Last payload from the origin, by the coarse clock. Unit: ns.
     pub payload_ns: u64,
+    /// When the segment left whose timestamp is to be echoed; 0 when none is waited for. Unit: ns.
+    pub sample_ns: u64,
     /// Next new sequence number of the node's side.
     pub node_next: u32,
     /// Highest acknowledgement that the node's side sent.
@@ -42,14 +77,22 @@ pub struct Flow {
     pub origin_ack: u32,
     /// Handshake RTT; 0 when not known. Unit: µs.
     pub rtt_us: u32,
-    /// Place of its client in streaks.
-    pub client: u32,
+    /// Newest timestamp that the node's side sent (RFC 7323 §3.2).
+    pub stamp: u32,
+    /// The timestamp whose echo ends the sample.
+    pub sample: u32,
+    /// Receive window that the node's side last offered. Unit: bytes.
+    pub node_window: u32,
     /// The origin that serves it.
     pub origin: u16,
-    /// [`MOVED`], [`TRIAL`], [`ANSWERED`], [`NODE_FIN`], [`ORIGIN_FIN`].
+    /// [`MOVED`], [`TRIAL`], [`FORWARDED`], [`ANSWERED`], [`NODE_FIN`], [`ORIGIN_FIN`], [`ZERO_WINDOW`], [`LOSER_TOLD`].
     pub flags: u16,
+    /// Place of its client in streaks.
+    pub client: u8,
+    /// Shift of the window that the node's side offers (RFC 7323 §2.3): 0 to 14.
+    pub node_shift: u8,
     /// Room up to a cache line.
-    pub pad: [u32; 5],
+    pub pad: u16,
 }
 
 const _: () = assert!(size_of::<HalfOpen>() == 64);
@@ -58,13 +101,31 @@ const _: () = assert!(size_of::<Flow>() == 64);
 /// Redirected by packet: it has entries in the `moved_*` maps.
 pub const MOVED: u16 = 1;
 /// The trial of a tripped origin.
-pub const TRIAL: u16 = 2;
+pub const TRIAL: u16 = 1 << 1;
 /// The origin has sent payload.
-pub const ANSWERED: u16 = 4;
+pub const ANSWERED: u16 = 1 << 2;
 /// The node's side has sent FIN.
-pub const NODE_FIN: u16 = 8;
+pub const NODE_FIN: u16 = 1 << 3;
 /// The origin has sent FIN.
-pub const ORIGIN_FIN: u16 = 16;
+pub const ORIGIN_FIN: u16 = 1 << 4;
+/// Forwarded for a client: steered and followed where it arrives, not at egress.
+pub const FORWARDED: u16 = 1 << 5;
+/// Its SYN can't be sent anew or elsewhere: signed (TCP-AO, TCP-MD5), an authenticated header, options of IPv4.
+pub const FIXED: u16 = 1 << 6;
+/// Its SYN may be redirected, but not built anew: it carries data or a Fast Open cookie.
+pub const UNTURNABLE: u16 = 1 << 7;
+/// Observed to be refused, at XDP; TC is still to act on it.
+pub const REFUSED: u16 = 1 << 8;
+/// Sent to a standby without an answer of the first origin: that one's may still come first.
+pub const RESTEERED: u16 = 1 << 9;
+/// The SYN's ECE bit (RFC 3168 §6.1.1).
+pub const ECE: u16 = 1 << 10;
+/// The SYN's CWR bit.
+pub const CWR: u16 = 1 << 11;
+/// The origin offers no window.
+pub const ZERO_WINDOW: u16 = 1 << 12;
+/// The origin that a rescue left was sent its RST.
+pub const LOSER_TOLD: u16 = 1 << 13;
 
 /// Mixes a number, so that neighbours (ports, addresses) fall far apart. The finaliser of SplitMix64 (Steele et al.,
 /// OOPSLA 2014).
@@ -78,6 +139,9 @@ pub const fn mix(number: u64) -> u32 {
 }
 
 /// Where a redirected flow's packets go, or what they become. Value of the maps `moved_*`.
+///
+/// Another ABI's daemon reads the last two words, in whatever version, to learn when the last redirected flow has ended:
+/// they stay the last two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Moved {
@@ -85,6 +149,11 @@ pub struct Moved {
     pub to: Endpoint,
     /// Interface that leads to the origin.
     pub ifindex: u32,
+    /// The node's port: in `moved_out_*` the one that the origin sees, in `moved_back_*` the node's own. They differ when the
+    /// node's own port was taken on the way to the standby.
+    pub node_port: Be16,
+    /// Always 0.
+    pub pad: [u16; 3],
     /// Last packet, by the coarse clock. Unit: ns.
     pub seen_ns: u64,
     /// When it ended (both FIN, or RST), by the coarse clock; 0 while it lives. Unit: ns.
@@ -103,8 +172,8 @@ pub struct Choice {
     pub frontend: u16,
     /// [`TRIAL`], [`MOVED`] when it differs from what was asked.
     pub flags: u16,
-    /// Always 0.
-    pub pad: u16,
+    /// Place among the armed standbys from which a rescue chooses.
+    pub next: u16,
 }
 
-const _: () = assert!(size_of::<Moved>() == 40 && size_of::<Choice>() == 28);
+const _: () = assert!(size_of::<Moved>() == 48 && size_of::<Choice>() == 28);

@@ -13,15 +13,17 @@ pub mod cells;
 pub mod event;
 pub mod flow;
 pub mod histogram;
+pub mod http;
 pub mod map;
 pub mod net;
+pub mod options;
 pub mod origin;
 pub mod streak;
 pub mod track;
 pub mod trip;
 
 /// Layout of everything in the pinned maps. Part of the pin path: `<pin_dir>/v<ABI_VERSION>/`.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// Places in a frontend's slot table. Prime, as Maglev tables are (Eisenbud et al., NSDI 2016, §3.4).
 pub const SLOTS: usize = 251;

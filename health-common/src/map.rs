@@ -59,6 +59,24 @@ pub struct Node {
     pub bypass_levels: u32,
     /// Pid of the daemon that wrote last.
     pub daemon_pid: u32,
+    /// `Node::…` bits. One word, so that the whole node changes at once.
+    pub mode: u32,
+    /// Port on the loopback address, in network byte order, at which the daemon tests whether its SYN timeouts are in force;
+    /// 0: none.
+    pub test_port: u32,
+    /// The SYN timeout of that test. Unit: jiffies.
+    pub test_jiffies: u32,
+    /// Always 0.
+    pub pad: u32,
+}
+
+impl Node {
+    /// Nothing is steered, tripped or rescued; it is computed and counted as withheld.
+    pub const OBSERVE: u32 = 1;
+    /// Nothing is tripped or rescued anew; what is planned stays in force.
+    pub const FREEZE: u32 = 2;
+    /// Nothing new is steered.
+    pub const BYPASS: u32 = 4;
 }
 
 /// Deepest cgroup that `bypass` may name. A bound for loops over levels.
@@ -122,15 +140,22 @@ pub struct Table {
     pub armed_best: u8,
     /// The frontend's service.
     pub service: u16,
-    /// The origin whose own address the frontend is.
+    /// The origin whose own address the frontend is; [`NONE`] for a virtual address.
     pub own: u16,
-    /// Always 0.
-    pub pad: u16,
+    /// `Table::…` bits.
+    pub flags: u16,
     /// Origins to use when a slot's origin is tripped, best first.
     pub armed: [u16; ARMED_MAX],
 }
 
 impl Table {
+    /// What no standby has capacity for is refused at once.
+    pub const REFUSE: u16 = 1;
+    /// What no standby has capacity for goes to the best one all the same.
+    pub const EXCEED: u16 = 2;
+    /// What finds no usable origin is refused at once, instead of going to an unusable one.
+    pub const NO_PANIC: u16 = 4;
+
     /// A slot's word.
     #[must_use]
     pub const fn slot(origin: u16, generation: u32) -> u32 {
@@ -211,11 +236,13 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Not Ethernet with IPv4 or IPv6: ARP, VLAN tags inside the frame, others.
+    /// Not Ethernet with IPv4 or IPv6: ARP, others.
     SkippedLink = "skipped_link",
+    /// More than two VLAN tags.
+    SkippedVlan = "skipped_vlan",
     /// A fragment: it has no ports, or no payload that can be judged.
     SkippedFragment = "skipped_fragment",
-    /// An IPv6 extension header before TCP.
+    /// More IPv6 extension headers before TCP than are looked through.
     SkippedExtension = "skipped_extension",
     /// Shorter than its headers say.
     SkippedShort = "skipped_short",
@@ -225,16 +252,46 @@ counts! {
     SteeredEgress = "steered_tc_egress",
     /// A connect that was sent to another origin than it was addressed to.
     SteeredConnect = "steered_connect",
+    /// A forwarded SYN that was sent to another origin than it was addressed to, where it arrived.
+    SteeredClient = "steered_tc_client",
     /// A repeated SYN that was sent to a standby.
     Resteered = "resteered",
-    /// A flow that could not be moved: the standby's tuple is taken.
+    /// A refused SYN that was sent to a standby.
+    TurnedAround = "turned_around",
+    /// A refused SYN that could not be sent anew; the refusal went through.
+    TurnFailed = "turn_failed",
+    /// After a re-steer the first origin answered first.
+    Undone = "rescue_undone",
+    /// A flow whose node's port was taken on the way to the standby, and which got another one.
+    PortTranslated = "port_translated",
+    /// A flow that could not be moved: no port is free on the way to the standby.
     NatCollision = "nat_collision",
+    /// A flow that could not be moved: its SYN is signed or authenticated, or the standby answers past this node.
+    NotMovable = "not_movable",
     /// A flow that could not be moved: the tables of moved flows are full.
     MovedFull = "moved_full",
     /// A late answer of the origin that a moved handshake left: dropped.
     LoserDropped = "loser_dropped",
     /// A map update of the kernel that failed (contention, full).
     UpdateFailed = "update_failed",
+    /// RSTs sent to origins that a rescue left.
+    LoserReset = "loser_reset",
+    /// ICMP errors of redirected flows whose quoted header was translated.
+    IcmpTranslated = "icmp_translated",
+    /// ICMP errors that quote no byte in flight: no evidence.
+    IcmpForged = "icmp_forged",
+    /// New flows that were refused because no usable origin has capacity for them.
+    OverflowRefused = "overflow_refused",
+    /// Socket timeouts that were set by `sock_ops`.
+    TimeoutSet = "timeout_set",
+    /// Entries made in `half_open_*`. What was made, and neither removed nor is there, was evicted.
+    HalfOpenMade = "half_open_made",
+    /// Entries removed from `half_open_*`.
+    HalfOpenRemoved = "half_open_removed",
+    /// Entries made in `flows_*`.
+    FlowMade = "flow_made",
+    /// Entries removed from `flows_*`.
+    FlowRemoved = "flow_removed",
     /// An event that did not fit into the ring buffer.
     EventLost = "event_lost",
     /// A slot of another generation: the reader was overtaken by a new plan twice; traffic left alone.
@@ -245,6 +302,10 @@ counts! {
     WithheldSteer = "withheld_steer",
     /// A trip that the guard withheld.
     WithheldTrip = "withheld_trip",
+    /// A rescue that observe mode or a freeze withheld.
+    WithheldRescue = "withheld_rescue",
+    /// A socket timeout that observe mode or a freeze withheld.
+    WithheldTimeout = "withheld_timeout",
     /// A packet that the rewriting helpers refused; passed as it was.
     NatFailed = "nat_failed",
     /// A segment of a flow that its receiver will not accept: forwarded, no evidence.

@@ -113,6 +113,9 @@ pub trait FlowKey: Copy {
     /// The same flow with another origin's side.
     #[must_use]
     fn with_remote(&self, remote: &Endpoint) -> Self;
+    /// The same flow with another port on the node's side.
+    #[must_use]
+    fn with_node_port(&self, port: Be16) -> Self;
 }
 
 /// Key of the IPv4 flow maps.
@@ -160,6 +163,11 @@ impl FlowKey for FlowKey4 {
     fn with_remote(&self, remote: &Endpoint) -> Self {
         Self { remote: remote.addr.low(), remote_port: remote.port, ..*self }
     }
+
+    #[inline(always)]
+    fn with_node_port(&self, port: Be16) -> Self {
+        Self { node_port: port, ..*self }
+    }
 }
 
 impl FlowKey for FlowKey6 {
@@ -176,5 +184,10 @@ impl FlowKey for FlowKey6 {
     #[inline(always)]
     fn with_remote(&self, remote: &Endpoint) -> Self {
         Self { remote: remote.addr, remote_port: remote.port, ..*self }
+    }
+
+    #[inline(always)]
+    fn with_node_port(&self, port: Be16) -> Self {
+        Self { node_port: port, ..*self }
     }
 }

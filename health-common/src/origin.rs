@@ -26,6 +26,10 @@ pub struct Origin {
     pub half_open_after_ns: u64,
     /// Longest wait before a trial. Unit: ns.
     pub half_open_max_ns: u64,
+    /// [`Origin::BLOCKED`] holds until then; 0: until userspace takes it back. Unit: ns, `bpf_ktime_get_ns()`.
+    pub lease_ns: u64,
+    /// Time that each new connection takes of its capacity; 0: no limit. 10^9 / `capacity_cps`. Unit: ns.
+    pub capacity_ns: u64,
     /// Where it lives.
     pub endpoint: Endpoint,
     /// Interface that leads to it. 0: not known, so nothing can be redirected there by packet.
@@ -42,11 +46,16 @@ pub struct Origin {
     pub tier: u16,
     /// `Origin::…` bits.
     pub flags: u32,
+    /// First wait for an answer to a SYN of this host's sockets, while a standby is usable; 0: the stack's own (1 s). Unit:
+    /// jiffies.
+    pub connect_jiffies: u32,
+    /// Largest segment that may be asked for on the way to it (MTU less the headers); 0: not known. Unit: bytes.
+    pub mss_max: u32,
     /// Always 0.
     pub pad: u32,
 }
 
-const _: () = assert!(size_of::<Origin>() == 104);
+const _: () = assert!(size_of::<Origin>() == 128);
 
 impl Origin {
     /// The number is in use.
@@ -59,6 +68,16 @@ impl Origin {
     pub const KERNEL_TRIP: u32 = 8;
     /// Trips and moves are computed and counted, not done.
     pub const OBSERVE: u32 = 16;
+    /// Connection attempts to it that fail go to a standby: turn-around, re-steer, SYN timeout.
+    pub const RESCUE: u32 = 32;
+    /// Answers of HTTP status 5xx count as failed requests.
+    pub const ON_5XX: u32 = 64;
+    /// When the lease of [`Origin::BLOCKED`] runs out it is tripped, and trials decide.
+    pub const LEASE_TRIPS: u32 = 128;
+    /// Its answers don't pass this node (`return_path = "none"`): no packet of a flow may be rewritten on the way to it.
+    pub const ONE_WAY: u32 = 256;
+    /// Trips and rescues are computed and counted, not done; what is planned stays in force.
+    pub const FREEZE: u32 = 512;
 
     /// Whether a bit is set.
     #[inline(always)]
@@ -103,6 +122,13 @@ pub struct OriginState {
     pub answered_ns: u64,
     /// Last packet that was accepted from it. Unit: ns.
     pub last_seen_ns: u64,
+    /// Last accepted SYN-ACK. Unit: ns.
+    pub connected_ns: u64,
+    /// When, at its capacity, the connections admitted so far would all have begun (the theoretical arrival time of the
+    /// generic cell rate algorithm, ITU-T I.371 annex A). Unit: ns.
+    pub admitted_ns: u64,
+    /// Last second in which userspace was told that it is full.
+    pub full_told: u64,
     /// Request epoch in which overdue requests were last looked for.
     pub looked_epoch: u64,
     /// Unanswered SYNs of cells that were reused.
@@ -115,7 +141,7 @@ pub struct OriginState {
     pub request_cells: [u64; REQUEST_CELLS],
 }
 
-const _: () = assert!(size_of::<OriginState>() == 18 * 8 + 8 * (SYN_CELLS + REQUEST_CELLS));
+const _: () = assert!(size_of::<OriginState>() == 21 * 8 + 8 * (SYN_CELLS + REQUEST_CELLS));
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)+) => {
@@ -127,6 +153,9 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)+
             /// Handshake RTT, never from a repeated SYN (RFC 6298 §3).
             pub rtt: Buckets,
+            /// From a segment's timestamp to its echo (RFC 7323 §4): an upper bound, for the other side may delay its
+            /// acknowledgement.
+            pub stamp_rtt: Buckets,
             /// Last request byte to first response byte.
             pub ttfb: Buckets,
         }
@@ -137,7 +166,12 @@ macro_rules! counters {
 
             /// Nothing counted.
             pub const ZERO: Self =
-                Self { $($name: 0,)+ rtt: [0; crate::histogram::BUCKETS], ttfb: [0; crate::histogram::BUCKETS] };
+                Self {
+                $($name: 0,)+
+                rtt: [0; crate::histogram::BUCKETS],
+                stamp_rtt: [0; crate::histogram::BUCKETS],
+                ttfb: [0; crate::histogram::BUCKETS],
+            };
 
             /// Adds another CPU's signals. Histograms are summed by whoever widens them.
             pub const fn add_signals(&mut self, other: &Self) {
@@ -170,8 +204,12 @@ counters! {
     reset_mid,
     /// RST after a response or on an idle flow: no evidence.
     reset_idle,
-    /// RST that is not exactly at the next sequence number: no evidence (RFC 9293 §3.10.7, RFC 5961 §3.2).
-    rst_inexact,
+    /// RST in the window, but not exactly at the next sequence number: no evidence (RFC 9293 §3.10.7, RFC 5961 §3.2).
+    rst_suspect,
+    /// RST outside of the window: no evidence.
+    rst_forged,
+    /// ICMP host or network unreachable that quotes one of its flows.
+    unreachable,
     /// Requests: bytes sent while no answer was due.
     request,
     /// First response bytes.
@@ -180,10 +218,24 @@ counters! {
     response_late,
     /// Requests that ended without an answer by the client's or the node's doing, or by an orderly end.
     request_void,
-    /// Flows that the client or the node reset.
+    /// Forwarded flows that their client reset.
     client_abort,
+    /// Flows of this host's sockets that the host reset.
+    local_drop,
     /// Data segments sent again.
     retrans,
+    /// Times that it offered no window.
+    zero_window,
+    /// Answers of HTTP status 100 to 199, in plain text.
+    http_1xx,
+    /// Answers of HTTP status 200 to 299.
+    http_2xx,
+    /// Answers of HTTP status 300 to 399.
+    http_3xx,
+    /// Answers of HTTP status 400 to 499.
+    http_4xx,
+    /// Answers of HTTP status 500 to 599.
+    http_5xx,
     /// Flows that were established.
     opened,
     /// Flows of those that ended.
@@ -198,8 +250,12 @@ counters! {
     bytes_in,
     /// New flows that were sent to it although they were addressed elsewhere.
     steered,
-    /// Repeated SYNs that were sent to it although they were addressed elsewhere.
-    rescued,
+    /// Attempts that failed elsewhere and were sent to it: refused ones.
+    turned_around,
+    /// Attempts that failed elsewhere and were sent to it: repeated SYNs.
+    resteered,
+    /// New flows that it had no capacity for.
+    overflow,
     /// Trips of it.
     trips,
     /// Trips for refused connections.
@@ -210,15 +266,21 @@ counters! {
     trips_reset_early,
     /// Trips for unanswered requests.
     trips_no_response,
+    /// Trips for unreachable hosts or networks.
+    trips_unreachable,
+    /// Trips for answers of HTTP status 5xx.
+    trips_http_5xx,
     /// Trials of it.
     trials,
     /// Trips that the guard or observe mode withheld.
     withheld_trips,
     /// New flows that observe mode left with it although it is tripped.
     withheld_moves,
+    /// Failed attempts that observe mode or a freeze left with it.
+    withheld_rescues,
 }
 
-const _: () = assert!(size_of::<Counters>() == 8 * Counters::NAMES.len() + 2 * size_of::<Buckets>());
+const _: () = assert!(size_of::<Counters>() == 8 * Counters::NAMES.len() + 3 * size_of::<Buckets>());
 
 impl OriginState {
     /// Of an origin that nothing is known of.
@@ -238,6 +300,9 @@ impl OriginState {
         requests_open: 0,
         answered_ns: 0,
         last_seen_ns: 0,
+        connected_ns: 0,
+        admitted_ns: 0,
+        full_told: 0,
         looked_epoch: 0,
         syn_timeouts: 0,
         no_responses: 0,

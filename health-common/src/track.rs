@@ -4,7 +4,7 @@
 //! exact RST, ends that. Nothing here reads a clock or a map: what the packet means for the origin comes back as
 //! [`Effects`], and the caller counts it.
 
-use crate::flow::{ANSWERED, Flow, HalfOpen, MOVED, NODE_FIN, ORIGIN_FIN, TRIAL};
+use crate::flow::{ANSWERED, FORWARDED, Flow, HalfOpen, MOVED, NODE_FIN, ORIGIN_FIN, TRIAL, ZERO_WINDOW};
 
 /// TCP header bits (RFC 9293 §3.1).
 pub const FIN: u8 = 1;
@@ -26,6 +26,20 @@ pub struct Segment {
     pub len: u32,
     /// Header bits.
     pub flags: u8,
+    /// Window, not scaled.
+    pub window: u16,
+    /// Timestamp and the echo of one, if the header has the option first (RFC 7323 §3.2, appendix A: the layout that all
+    /// stacks of today send).
+    pub stamps: Option<Stamps>,
+}
+
+/// The timestamps option.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamps {
+    /// The sender's clock.
+    pub value: u32,
+    /// The receiver's clock, as the sender last saw it.
+    pub echo: u32,
 }
 
 impl Segment {
@@ -56,6 +70,8 @@ pub const fn after(a: u32, b: u32) -> bool {
 pub struct Effects {
     /// `Effects::…` bits.
     pub bits: u32,
+    /// For [`Effects::SAMPLE`]: when the segment left that was echoed. Unit: ns.
+    pub sample_ns: u64,
     /// For [`Effects::RESPONSE`], [`Effects::REFRESHED`], [`Effects::VOID`], [`Effects::RESET_EARLY`]: when the last byte
     /// of the request that this ends or renews was sent; 0 when there was none. Unit: ns.
     pub request_ns: u64,
@@ -76,9 +92,9 @@ impl Effects {
     pub const RESET_MID: u32 = 1 << 5;
     /// RST from the origin after a response, or on an idle flow.
     pub const RESET_IDLE: u32 = 1 << 6;
-    /// RST that proves nothing.
-    pub const RST_INEXACT: u32 = 1 << 7;
-    /// RST from the node's side.
+    /// RST in the window, but not exact: the node's stack asks back (RFC 5961 §3.2). It proves nothing.
+    pub const RST_SUSPECT: u32 = 1 << 7;
+    /// RST from a client.
     pub const CLIENT_ABORT: u32 = 1 << 8;
     /// The flow has ended.
     pub const CLOSED: u32 = 1 << 9;
@@ -86,6 +102,14 @@ impl Effects {
     pub const RETRANS: u32 = 1 << 10;
     /// A segment that its receiver will not accept: it proves nothing and moves nothing.
     pub const FORGED: u32 = 1 << 11;
+    /// RST outside of the window: it proves nothing.
+    pub const RST_FORGED: u32 = 1 << 12;
+    /// RST from a socket of this host.
+    pub const LOCAL_DROP: u32 = 1 << 13;
+    /// A timestamp came back.
+    pub const SAMPLE: u32 = 1 << 14;
+    /// The origin offers no window any more.
+    pub const ZERO_WINDOW: u32 = 1 << 15;
 
     /// Whether a bit is set.
     #[inline(always)]
@@ -122,24 +146,35 @@ pub const fn answer(attempt: &HalfOpen, segment: &Segment) -> Answer {
     }
 }
 
-/// The flow that an accepted SYN-ACK makes.
+/// The flow that an accepted SYN-ACK makes. `node_shift` is that of the attempt's options; it is in force only if the answer
+/// has the option too (RFC 7323 §2.2), so pass 0 if it has not.
 #[inline(always)]
 #[must_use]
-pub const fn establish(attempt: &HalfOpen, synack: &Segment, now_ns: u64) -> Flow {
+pub const fn establish(attempt: &HalfOpen, synack: &Segment, node_shift: u8, now_ns: u64) -> Flow {
     let rtt_us = if attempt.repeats == 0 { now_ns.saturating_sub(attempt.syn_ns) / 1000 } else { 0 };
     let start = synack.seq.wrapping_add(1);
     Flow {
         request_ns: 0,
         payload_ns: 0,
+        sample_ns: 0,
         node_next: attempt.isn.wrapping_add(1),
         node_ack: start,
         origin_next: start,
         origin_ack: attempt.isn.wrapping_add(1),
         rtt_us: if rtt_us > u32::MAX as u64 { u32::MAX } else { (rtt_us & 0xffff_ffff) as u32 },
-        client: attempt.client,
+        // The SYN's own timestamp came back with this answer.
+        stamp: match synack.stamps {
+            Some(stamps) => stamps.echo,
+            None => 0,
+        },
+        sample: 0,
+        // A SYN's window is not scaled.
+        node_window: attempt.window as u32,
         origin: attempt.origin,
-        flags: attempt.flags & (MOVED | TRIAL),
-        pad: [0; 5],
+        flags: attempt.flags & (MOVED | TRIAL | FORWARDED),
+        client: attempt.client,
+        node_shift,
+        pad: 0,
     }
 }
 
@@ -151,15 +186,22 @@ pub fn from_node(flow: &mut Flow, segment: &Segment, now: impl FnOnce() -> u64) 
         flow.node_ack = segment.ack;
     }
     if segment.has(RST) {
-        effects.bits |= Effects::CLIENT_ABORT | Effects::CLOSED | void(flow, &mut effects.request_ns);
+        let whose = if flow.flags & FORWARDED != 0 { Effects::CLIENT_ABORT } else { Effects::LOCAL_DROP };
+        effects.bits |= whose | Effects::CLOSED | void(flow, &mut effects.request_ns);
         return effects;
     }
+    flow.node_window = (segment.window as u32) << (flow.node_shift & 15);
+    let fresh = stamped(flow, segment);
     if segment.len > 0 {
         if after(segment.seq.wrapping_add(segment.len), flow.node_next) {
             let now = now();
             effects.bits |= if flow.request_ns == 0 { Effects::REQUEST } else { Effects::REFRESHED };
             effects.request_ns = flow.request_ns;
             flow.request_ns = now;
+            if fresh && flow.sample_ns == 0 {
+                flow.sample = flow.stamp;
+                flow.sample_ns = now;
+            }
         } else {
             effects.bits |= Effects::RETRANS;
         }
@@ -172,6 +214,43 @@ pub fn from_node(flow: &mut Flow, segment: &Segment, now: impl FnOnce() -> u64) 
     }
     effects.bits |= closed(flow);
     effects
+}
+
+/// Notes the node's timestamp. Whether it is newer than all before: only then its echo tells which segment it answers.
+#[inline(always)]
+const fn stamped(flow: &mut Flow, segment: &Segment) -> bool {
+    match segment.stamps {
+        Some(stamps) if after(stamps.value, flow.stamp) => {
+            flow.stamp = stamps.value;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Ends the sample that the segment echoes. An echo of something newer ends it too, but tells nothing: the segment may have
+/// been lost and sent again in between.
+#[inline(always)]
+const fn echoed(flow: &mut Flow, segment: &Segment, sample_ns: &mut u64) -> u32 {
+    let Some(stamps) = segment.stamps else { return 0 };
+    if flow.sample_ns == 0 || after(flow.sample, stamps.echo) {
+        return 0;
+    }
+    *sample_ns = flow.sample_ns;
+    flow.sample_ns = 0;
+    if stamps.echo == flow.sample { Effects::SAMPLE } else { 0 }
+}
+
+/// Notes whether the origin offers a window; whether it has just stopped to.
+#[inline(always)]
+const fn window(flow: &mut Flow, segment: &Segment) -> u32 {
+    let was = flow.flags & ZERO_WINDOW;
+    if segment.window != 0 {
+        flow.flags &= !ZERO_WINDOW;
+        return 0;
+    }
+    flow.flags |= ZERO_WINDOW;
+    if was == 0 { Effects::ZERO_WINDOW } else { 0 }
 }
 
 /// A segment from the origin. `coarse_ns` is a clock that steps by milliseconds.
@@ -195,6 +274,7 @@ pub fn from_origin(flow: &mut Flow, segment: &Segment, coarse_ns: u64) -> Effect
     if after(segment.ack, flow.origin_ack) {
         flow.origin_ack = segment.ack;
     }
+    effects.bits |= window(flow, segment) | echoed(flow, segment, &mut effects.sample_ns);
     if segment.len > 0 && after(segment.seq.wrapping_add(segment.len), flow.origin_next) {
         flow.payload_ns = coarse_ns;
         flow.flags |= ANSWERED;
@@ -263,7 +343,8 @@ const fn reset(flow: &Flow, segment: &Segment, coarse_ns: u64) -> u32 {
     // Exact is the next number that the origin would use, or the last that the node acknowledged: a restarted origin
     // takes it from our acknowledgement (RFC 9293 §3.10.7.1).
     if segment.seq != flow.origin_next && segment.seq != flow.node_ack {
-        return Effects::RST_INEXACT;
+        let ahead = segment.seq.wrapping_sub(flow.node_ack);
+        return if ahead < flow.node_window { Effects::RST_SUSPECT } else { Effects::RST_FORGED };
     }
     // An origin that has closed in order may answer what crosses its FIN with a RST, used connection or not.
     if flow.flags & ORIGIN_FIN != 0 {

@@ -143,7 +143,7 @@ fn steer(ctx: &SockAddrContext, asked: &Endpoint) -> Option<Endpoint> {
     };
     let moves = chosen.origin != meant.origin;
     let flags = chosen.flags | if moves { MOVED } else { 0 };
-    let choice = Choice { asked: *asked, origin: chosen.origin, frontend: meant.frontend, flags, pad: 0 };
+    let choice = Choice { asked: *asked, origin: chosen.origin, frontend: meant.frontend, flags, next: 0 };
     if SOCKETS.insert(cookie, choice, 0).is_err() {
         // Without the note, TC egress would choose a second time: let it be the only one.
         count(Count::UpdateFailed);

@@ -7,6 +7,7 @@ use health_common::{
     flow::{Flow, HalfOpen, MOVED, TRIAL, mix},
     map::Count,
     net::{Endpoint, EndpointUse, FlowKey},
+    streak::SPREAD_BITS,
     track::{self, ACK, Effects, FIN, RST, SYN, Segment},
 };
 
@@ -92,7 +93,7 @@ fn egress_effects(ctx: &TcContext, flow: &Flow, segment: &Segment, effects: &Eff
     }
     if effects.has(Effects::REQUEST | Effects::REFRESHED) {
         subject.look_at_requests(flow.request_ns);
-        subject.request_sent(flow.request_ns, flow.client);
+        subject.request_sent(flow.request_ns, flow.client.into());
     }
     // Whatever it was to show, it would have shown before its end.
     if effects.has(Effects::CLOSED) && flow.flags & TRIAL != 0 {
@@ -161,7 +162,7 @@ where
         isn: packet.segment.seq,
         origin: meant.origin,
         frontend: meant.frontend,
-        client,
+        client: (client % SPREAD_BITS) as u8,
         ..HalfOpen::default()
     };
     // SAFETY: entries are written before the connection exists and not changed until the socket connects again.
@@ -198,7 +199,7 @@ fn syn_counted(attempt: &HalfOpen, node: &Endpoint, steered: bool) -> u32 {
     let Some(subject) = Subject::find(id) else { return 0 };
     subject.look_at_syns(attempt.syn_ns);
     subject.look_at_requests(attempt.syn_ns);
-    subject.syn_sent(attempt.syn_ns, attempt.client);
+    subject.syn_sent(attempt.syn_ns, attempt.client.into());
     if attempt.flags & TRIAL != 0 {
         maps::tell((Kind::Trial, Why::None), attempt.syn_ns, id, NONE, (0, 0), Some(node));
     }
@@ -236,7 +237,7 @@ where
     attempt.flags |= MOVED;
     count(Count::Resteered);
     if let Some(counters) = maps::counters(chosen.origin) {
-        counters.rescued += 1;
+        counters.resteered += 1;
     }
     syn_counted(attempt, &packet.key.node(), false);
     maps::tell((Kind::Resteer, Why::None), now, id, chosen.origin, (0, 0), Some(&packet.key.node()));

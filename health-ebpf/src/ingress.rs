@@ -81,9 +81,10 @@ where
         Answer::None => {}
         Answer::Accepted => {
             let now = maps::now();
-            let flow = track::establish(attempt, segment, now);
             accepted(ctx, attempt, now);
-            if F::flows().insert(key, &flow, 0).is_err() {
+            let Some(scratch) = maps::scratch() else { return };
+            scratch.flow = track::establish(attempt, segment, 0, now);
+            if F::flows().insert(key, &scratch.flow, 0).is_err() {
                 count(Count::UpdateFailed);
             }
             maps::removed(F::half_open().remove(key));
@@ -134,7 +135,7 @@ fn refused(attempt: &HalfOpen, now: u64) {
     if attempt.flags & TRIAL != 0 {
         subject.trial_failed(now);
     }
-    subject.syn_refused(now, attempt.client);
+    subject.syn_refused(now, attempt.client.into());
 }
 
 #[inline(always)]
@@ -145,8 +146,9 @@ fn ingress_flow<F: Family>(ctx: &TcContext, key: &F::Key, flow: &mut Flow, segme
     let Some(counters) = maps::counters(flow.origin) else { return };
     counters.pkts_in += packets(ctx);
     counters.bytes_in += u64::from(segment.len);
-    if effects.has(Effects::RST_INEXACT) {
-        counters.rst_inexact += 1;
+    if effects.has(Effects::RST_SUSPECT | Effects::RST_FORGED) {
+        counters.rst_suspect += u64::from(effects.has(Effects::RST_SUSPECT));
+        counters.rst_forged += u64::from(effects.has(Effects::RST_FORGED));
         return;
     }
     if effects.has(Effects::FORGED) {
@@ -203,6 +205,6 @@ fn reset(subject: &Subject, counters: &mut Counters, flow: &Flow, effects: &Effe
         if flow.flags & TRIAL != 0 {
             subject.trial_failed(now);
         }
-        subject.reset_early(now, flow.client);
+        subject.reset_early(now, flow.client.into());
     }
 }

@@ -70,6 +70,7 @@ pub struct Scratch {
     /// 64 origins would be a state of its own.
     pub tally: Usable,
     pub attempt: HalfOpen,
+    pub flow: Flow,
     pub moved: Moved,
 }
 

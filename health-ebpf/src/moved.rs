@@ -50,7 +50,7 @@ where
     }
     let Some(scratch) = maps::scratch() else { return false };
     let moved = &mut scratch.moved;
-    *moved = Moved { to: key.remote(), ifindex: origin.ifindex, seen_ns: maps::coarse_now(), ended_ns: 0 };
+    *moved = Moved { to: key.remote(), ifindex: origin.ifindex, seen_ns: maps::coarse_now(), ..Moved::default() };
     match F::moved_back().insert(there, &*moved, u64::from(BPF_NOEXIST)) {
         Ok(()) => {}
         Err(EEXIST) => {

@@ -59,6 +59,7 @@ pub fn ended(counters: &mut Counters, effects: &Effects) {
     counters.closed += u64::from(effects.has(Effects::CLOSED));
     counters.request_void += u64::from(effects.has(Effects::VOID));
     counters.client_abort += u64::from(effects.has(Effects::CLIENT_ABORT));
+    counters.local_drop += u64::from(effects.has(Effects::LOCAL_DROP));
 }
 
 /// Segments in the packet; 0 means that it isn't GSO.

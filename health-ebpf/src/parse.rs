@@ -149,7 +149,7 @@ fn tcp(data: usize, end: usize, l4: usize, l4_len: u32) -> Option<(Segment, Be16
         return None;
     }
     let word = |i: usize| u32::from_be_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
-    let segment = Segment { seq: word(4), ack: word(8), len: l4_len - header_len, flags: header[13] };
+    let segment = Segment { seq: word(4), ack: word(8), len: l4_len - header_len, flags: header[13], window: 0, stamps: None };
     let port = |i: usize| Be16(u16::from_ne_bytes([header[i], header[i + 1]]));
     Some((segment, port(0), port(2)))
 }

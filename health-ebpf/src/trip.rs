@@ -265,8 +265,8 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
         return 0;
     }
     let streak = match why {
-        Why::ResetEarly | Why::NoResponse => REQUEST,
-        Why::Refused | Why::SynTimeout | Why::None => CONNECT,
+        Why::ResetEarly | Why::NoResponse | Why::Status => REQUEST,
+        Why::Refused | Why::SynTimeout | Why::Unreachable | Why::None => CONNECT,
     };
     let allowed = guard(&subject);
     if !atomic::swap_if(word, old.0, if allowed { Trip::new(now, streak).0 } else { 0 }) {
@@ -288,6 +288,8 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
                 Why::SynTimeout => counters.trips_syn_timeout += 1,
                 Why::ResetEarly => counters.trips_reset_early += 1,
                 Why::NoResponse => counters.trips_no_response += 1,
+                Why::Unreachable => counters.trips_unreachable += 1,
+                Why::Status => counters.trips_http_5xx += 1,
                 Why::None => {}
             }
         }

@@ -11,6 +11,8 @@ use super::*;
 
 /// Keeps positions non-negative after a look back.
 const BASE: u64 = 1 << 33;
+/// What the node offers throughout.
+const WINDOW: u16 = 60_000;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -184,13 +186,15 @@ impl Log {
                 (bits, request_ns) = (bits | Effects::VOID, at);
             }
         }
-        Effects { bits, request_ns }
+        Effects { bits, request_ns, ..Effects::default() }
     }
 
     /// What a RST of the origin at a position means. `rtt_ns` is the handshake's.
     fn reset(&self, position: u64, at: u64, rtt_ns: u64) -> Effects {
         if position != self.next(false) && position != self.acked(true) {
-            return Effects { bits: Effects::RST_INEXACT, request_ns: 0 };
+            let ahead = low(position.wrapping_sub(self.acked(true)));
+            let bits = if ahead < WINDOW.into() { Effects::RST_SUSPECT } else { Effects::RST_FORGED };
+            return Effects { bits, ..Effects::default() };
         }
         let (request_ns, fin) = (self.request().unwrap_or(0), self.has_fin(false));
         let void = if request_ns == 0 { 0 } else { Effects::VOID };
@@ -201,7 +205,7 @@ impl Log {
             Some(last) if unacknowledged || at - last <= (4 * rtt_ns).max(200_000_000) => Effects::RESET_MID | void,
             Some(_) => Effects::RESET_IDLE | void,
         };
-        Effects { bits: bits | Effects::CLOSED, request_ns }
+        Effects { bits: bits | Effects::CLOSED, request_ns, ..Effects::default() }
     }
 }
 
@@ -235,7 +239,7 @@ impl Pair {
     fn send(&mut self, node: bool, from: u64, len: u64, fin: bool, ack: u64) -> (Effects, Effects) {
         let line = Line { node, from, len, fin, ack, at: self.now };
         let flags = ACK | if fin { FIN } else { 0 };
-        let segment = Segment { seq: self.seq(node, from), ack: self.seq(!node, ack), len: low(len), flags };
+        let segment = Segment { seq: self.seq(node, from), ack: self.seq(!node, ack), len: low(len), flags, window: WINDOW, stamps: None };
         let now = self.now;
         let got =
             if node { from_node(&mut self.flow, &segment, || now) } else { from_origin(&mut self.flow, &segment, now) };
@@ -264,7 +268,7 @@ impl Pair {
             1 => acked,
             _ => next.wrapping_add_signed(i64::from(off)),
         };
-        let segment = Segment { seq: self.seq(false, position), ack: 0, len: 0, flags: RST };
+        let segment = Segment { seq: self.seq(false, position), flags: RST, ..Segment::default() };
         (from_origin(&mut self.flow, &segment, self.now), self.log.reset(position, self.now, self.rtt_ns))
     }
 
@@ -282,16 +286,16 @@ impl Pair {
                 let ack = self.seq(true, self.log.next(true)).wrapping_add(ahead);
                 let flags = ACK | if fin { FIN } else { 0 };
                 let before = self.flow;
-                let got = from_origin(&mut self.flow, &Segment { seq, ack, len: len.into(), flags }, self.now);
+                let got = from_origin(&mut self.flow, &Segment { seq, ack, len: len.into(), flags, window: WINDOW, stamps: None }, self.now);
                 assert_eq!(self.flow, before, "forged bytes change nothing");
-                (got, Effects { bits: Effects::FORGED, request_ns: 0 })
+                (got, Effects { bits: Effects::FORGED, ..Effects::default() })
             }
             Op::NodeReset => {
                 let request_ns = self.log.request().unwrap_or(0);
                 let void = if request_ns == 0 { 0 } else { Effects::VOID };
-                let segment = Segment { seq: self.seq(true, self.log.next(true)), ack: 0, len: 0, flags: RST };
+                let segment = Segment { seq: self.seq(true, self.log.next(true)), flags: RST, ..Segment::default() };
                 let got = from_node(&mut self.flow, &segment, || 0);
-                (got, Effects { bits: Effects::CLIENT_ABORT | Effects::CLOSED | void, request_ns })
+                (got, Effects { bits: Effects::LOCAL_DROP | Effects::CLOSED | void, request_ns, ..Effects::default() })
             }
             Op::Wait { ms } => {
                 self.now += u64::from(ms) * 1_000_000;
@@ -314,9 +318,9 @@ proptest! {
         isn in isn(), origin_isn in isn(), rtt_us in 1u64..200_000, ops in ops(),
     ) {
         let (syn_ns, rtt_ns) = (1_000_000_000, rtt_us * 1000);
-        let attempt = HalfOpen { syn_ns, isn, ..HalfOpen::default() };
-        let syn_ack = Segment { seq: origin_isn, ack: isn.wrapping_add(1), len: 0, flags: SYN | ACK };
-        let flow = establish(&attempt, &syn_ack, syn_ns + rtt_ns);
+        let attempt = HalfOpen { syn_ns, isn, window: WINDOW, ..HalfOpen::default() };
+        let syn_ack = Segment { seq: origin_isn, ack: isn.wrapping_add(1), flags: SYN | ACK, ..Segment::default() };
+        let flow = establish(&attempt, &syn_ack, 0, syn_ns + rtt_ns);
         let mut pair = Pair { flow, log: Log::default(), isn, origin_isn, rtt_ns, now: syn_ns + rtt_ns };
         for (i, op) in ops.iter().enumerate() {
             let Some((got, want)) = pair.step(op) else { continue };

@@ -59,10 +59,17 @@ impl Daemon {
                 }
                 (self.object(event.other), detail)
             }
-            Kind::Resteer => {
+            Kind::Resteer | Kind::Turn | Kind::Undone => {
                 let other = if event.other == NONE { String::new() } else { self.name(event.other) };
-                (format!("{origin}>{other}"), format!("re-steer, port {port}"))
+                let how = match kind {
+                    Kind::Turn => "turn-around",
+                    Kind::Resteer => "re-steer",
+                    _ => "the first origin answered first, so it keeps it",
+                };
+                (format!("{origin}>{other}"), format!("{how}, port {port}"))
             }
+            Kind::LeaseOver => (origin, "not renewed in time: from now on it is tripped, and trials decide".to_owned()),
+            Kind::Full => (origin, "no capacity for more new connections".to_owned()),
         };
         info!(what = kind.name(), object, detail, "kernel");
         self.push(kind.name(), object, detail, "kernel", event.time_ns);

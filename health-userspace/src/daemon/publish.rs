@@ -214,12 +214,17 @@ impl Daemon {
         let sum = |value: fn(&OriginReading) -> u64| readings.iter().map(|reading| value(reading)).sum::<u64>();
         let mut service = ServiceScrape {
             name: spec.name.clone(),
-            rescues: vec![("re_steer", sum(|reading| reading.signals.rescued))],
+            rescues: vec![
+                ("turn_around", sum(|reading| reading.signals.turned_around)),
+                ("re_steer", sum(|reading| reading.signals.resteered)),
+            ],
             trips: vec![
                 ("refused", sum(|reading| reading.signals.trips_refused)),
                 ("syn_timeout", sum(|reading| reading.signals.trips_syn_timeout)),
                 ("reset_early", sum(|reading| reading.signals.trips_reset_early)),
                 ("no_response", sum(|reading| reading.signals.trips_no_response)),
+                ("unreachable", sum(|reading| reading.signals.trips_unreachable)),
+                ("http_5xx", sum(|reading| reading.signals.trips_http_5xx)),
             ],
             withheld: vec![
                 ("trip", sum(|reading| reading.signals.withheld_trips)),
@@ -295,7 +300,7 @@ impl Daemon {
             pairs.iter().filter_map(|(word, count)| Some((*word, of(*count)?))).collect::<Vec<_>>()
         };
         NodeScrape {
-            steered: words(&[("connect", Count::SteeredConnect), ("tc_egress", Count::SteeredEgress)]),
+            steered: words(&[("connect", Count::SteeredConnect), ("tc_egress", Count::SteeredEgress), ("tc_client", Count::SteeredClient)]),
             attached: self
                 .datapath
                 .hooks()

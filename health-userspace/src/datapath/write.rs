@@ -246,7 +246,7 @@ fn table(wish: &FrontendPlan, (service, own): (u16, u16), generation: u32) -> Ta
     for (slot, origin) in slots.iter_mut().zip(&wish.slots) {
         *slot = Table::slot(origin.0, generation);
     }
-    Table { slots, armed_len: len, armed_best: wish.armed_best.min(len), service, own, pad: 0, armed }
+    Table { slots, armed_len: len, armed_best: wish.armed_best.min(len), service, own, flags: 0, armed }
 }
 
 /// Keeps what plans decide, sets what the configuration does.
@@ -317,6 +317,7 @@ fn bypass(maps: &mut Maps, config: &Config) -> Result<(), DatapathError> {
         bypass_users: u32::from(!bypass.uids.is_empty()),
         bypass_levels,
         daemon_pid: std::process::id(),
+        ..Node::default()
     };
     maps.node.set(0, node, 0).map_err(|source| maps::write_error(map::NODE, source))
 }

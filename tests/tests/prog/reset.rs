@@ -4,7 +4,7 @@ use crate::support::kernel::until;
 use crate::support::packet::{ACK, FIN, RST};
 use crate::support::{A, Conn, Hook, Kernel, PASS, Plan};
 
-const KINDS: [&str; 4] = ["reset_early", "reset_mid", "reset_idle", "rst_inexact"];
+const KINDS: [&str; 4] = ["reset_early", "reset_mid", "reset_idle", "rst_forged"];
 
 fn resets(kernel: &Kernel) -> [u64; 4] {
     KINDS.map(|kind| kernel.signal(A, kind))

@@ -172,9 +172,9 @@ fn the_clients_reset_is_its_own_doing() {
         conn.request(&kernel);
         conn.send(&kernel, RST | ACK, 100, 0, 0);
 
-        let ended = ["client_abort", "request_void", "closed"].map(|signal| kernel.signal(A, signal));
+        let ended = ["local_drop", "request_void", "closed"].map(|signal| kernel.signal(A, signal));
         assert_eq!((ended, kernel.entries()), ([1, 1, 1], [0; 4]));
-        let resets = ["reset_early", "reset_mid", "reset_idle", "rst_inexact"].map(|signal| kernel.signal(A, signal));
+        let resets = ["reset_early", "reset_mid", "reset_idle", "rst_suspect"].map(|signal| kernel.signal(A, signal));
         assert_eq!(resets, [0; 4]);
     });
 }
@@ -220,5 +220,5 @@ fn bytes_that_no_receiver_takes_are_no_sign_of_life() {
     assert_eq!((kernel.signal(A, "response"), kernel.count(Count::Forged)), (0, 1));
     assert_eq!(kernel.state(A).last_seen_ns, seen);
     conn.receive(&kernel, RST, 100, 0, 0);
-    assert_eq!(kernel.signal(A, "rst_inexact"), 1, "its end is no exact number");
+    assert_eq!(kernel.signal(A, "rst_suspect") + kernel.signal(A, "rst_forged"), 1, "its end is no exact number");
 }

@@ -123,7 +123,7 @@ impl Plan {
             armed_best: u8::from(!armed.is_empty()),
             service: 0,
             own: A,
-            pad: 0,
+            flags: 0,
             armed: [NONE; ARMED_MAX],
         };
         table.armed[..armed.len()].copy_from_slice(armed);
