@@ -1,0 +1,136 @@
+//! What the TCP options of a SYN say about whether it may be sent elsewhere.
+
+use crate::flow::{FIXED, HalfOpen, OPTIONS_MAX, UNTURNABLE};
+
+/// End of the list (RFC 9293 §3.2).
+const END: u8 = 0;
+/// No operation.
+const NOP: u8 = 1;
+/// Window scale (RFC 7323 §2).
+const WINDOW_SCALE: u8 = 3;
+/// Signature of addresses, ports and payload (RFC 2385).
+const MD5: u8 = 19;
+/// Authentication (RFC 5925), which covers them too.
+const AO: u8 = 29;
+/// Fast Open (RFC 7413): a cookie is one origin's.
+const FAST_OPEN: u8 = 34;
+/// Largest shift (RFC 7323 §2.3).
+const SHIFT_MAX: u8 = 14;
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// [`FIXED`], [`UNTURNABLE`].
+    pub flags: u16,
+    /// Shift of the window.
+    pub shift: u8,
+    /// Whether there is a shift at all.
+    pub scales: bool,
+}
+
+/// One option: its kind, and where the next one begins; `None` at the end, or where a length makes no sense.
+#[inline(always)]
+const fn option(options: &[u8; OPTIONS_MAX], at: usize, len: usize) -> Option<(u8, usize)> {
+    if at >= len || at >= OPTIONS_MAX {
+        return None;
+    }
+    match options[at] {
+        END => None,
+        NOP => Some((NOP, at + 1)),
+        kind => {
+            if at + 1 >= len || at + 1 >= OPTIONS_MAX {
+                return None;
+            }
+            let step = options[at + 1] as usize;
+            if step < 2 || at + step > len { None } else { Some((kind, at + step)) }
+        }
+    }
+}
+
+/// Looks through the options.
+#[inline(always)]
+#[must_use]
+pub const fn survey(options: &[u8; OPTIONS_MAX], len: usize) -> Survey {
+    let mut found = Survey { flags: 0, shift: 0, scales: false };
+    let mut at = 0;
+    // 40 NOPs are the most that there can be.
+    let mut turn = 0;
+    while turn < OPTIONS_MAX {
+        turn += 1;
+        let Some((kind, next)) = option(options, at, len) else { break };
+        match kind {
+            MD5 | AO => found.flags |= FIXED,
+            FAST_OPEN => found.flags |= UNTURNABLE,
+            WINDOW_SCALE if at + 2 < next && at + 2 < OPTIONS_MAX => {
+                let shift = options[at + 2];
+                found.shift = if shift > SHIFT_MAX { SHIFT_MAX } else { shift };
+                found.scales = true;
+            }
+            _ => {}
+        }
+        at = next;
+    }
+    found
+}
+
+/// [`survey`] of a noted attempt.
+#[inline(always)]
+#[must_use]
+pub fn of(attempt: &HalfOpen) -> Survey {
+    let mut bytes = [0; OPTIONS_MAX];
+    let mut i = 0;
+    while i < OPTIONS_MAX / 8 {
+        let word = attempt.options[i].to_ne_bytes();
+        let mut j = 0;
+        while j < 8 {
+            bytes[i * 8 + j] = word[j];
+            j += 1;
+        }
+        i += 1;
+    }
+    survey(&bytes, attempt.options_len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_bytes(bytes: &[u8]) -> Survey {
+        let mut options = [0; OPTIONS_MAX];
+        options[..bytes.len()].copy_from_slice(bytes);
+        survey(&options, bytes.len())
+    }
+
+    #[test]
+    fn what_systems_send() {
+        let linux = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
+        let windows = [2, 4, 5, 0xb4, 1, 3, 3, 8, 1, 1, 4, 2];
+        let mptcp = [2, 4, 5, 0xb4, 30, 4, 0, 1];
+        assert_eq!(of_bytes(&linux), Survey { flags: 0, shift: 7, scales: true });
+        assert_eq!(of_bytes(&windows), Survey { flags: 0, shift: 8, scales: true });
+        assert_eq!(of_bytes(&mptcp), Survey::default());
+        assert_eq!(of_bytes(&[]), Survey::default());
+    }
+
+    #[test]
+    fn what_binds_a_syn_to_its_origin() {
+        let mut md5 = [1; 20];
+        (md5[0], md5[1]) = (19, 18);
+        let mut ao = [0; 16];
+        (ao[0], ao[1]) = (29, 16);
+        assert_eq!(of_bytes(&md5).flags, FIXED);
+        assert_eq!(of_bytes(&ao).flags, FIXED);
+        assert_eq!(of_bytes(&[34, 2, 1, 1]).flags, UNTURNABLE);
+    }
+
+    #[test]
+    fn nonsense_ends_the_list() {
+        assert_eq!(of_bytes(&[2, 0, 3, 3]), Survey::default());
+        assert_eq!(of_bytes(&[2, 1, 3, 3]), Survey::default());
+        assert_eq!(of_bytes(&[3, 3]), Survey::default());
+        assert_eq!(of_bytes(&[3]), Survey::default());
+        assert_eq!(of_bytes(&[3, 3, 200, 0]).shift, 14, "RFC 7323 §2.3");
+        assert_eq!(of_bytes(&[1; 40]), Survey::default());
+        assert_eq!(of_bytes(&[255; 40]), Survey::default());
+    }
+}
