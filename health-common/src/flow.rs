@@ -108,7 +108,7 @@ pub const ANSWERED: u16 = 1 << 2;
 pub const NODE_FIN: u16 = 1 << 3;
 /// The origin has sent FIN.
 pub const ORIGIN_FIN: u16 = 1 << 4;
-/// Forwarded for a client: steered and followed where it arrives, not at egress.
+/// Forwarded for a client, not of this host's sockets.
 pub const FORWARDED: u16 = 1 << 5;
 /// Its SYN can't be sent anew or elsewhere: signed (TCP-AO, TCP-MD5), an authenticated header, options of IPv4.
 pub const FIXED: u16 = 1 << 6;
@@ -126,6 +126,8 @@ pub const CWR: u16 = 1 << 11;
 pub const ZERO_WINDOW: u16 = 1 << 12;
 /// The origin that a rescue left was sent its RST.
 pub const LOSER_TOLD: u16 = 1 << 13;
+/// Steered and followed where its client's packets arrive (`client_interfaces`), and so not at egress.
+pub const AT_CLIENT: u16 = 1 << 14;
 
 /// Mixes a number, so that neighbours (ports, addresses) fall far apart. The finaliser of SplitMix64 (Steele et al.,
 /// OOPSLA 2014).

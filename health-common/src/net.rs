@@ -105,7 +105,7 @@ pub struct EndpointUse {
 const _: () = assert!(size_of::<Endpoint>() == 20 && size_of::<EndpointUse>() == 4);
 
 /// The four-tuple of a flow, the node's side first; the hook tells the direction. Key of the flow maps.
-pub trait FlowKey: Copy {
+pub trait FlowKey: Copy + PartialEq {
     /// The origin's side.
     fn remote(&self) -> Endpoint;
     /// The node's side.

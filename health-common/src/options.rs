@@ -24,8 +24,6 @@ pub struct Survey {
     pub flags: u16,
     /// Shift of the window.
     pub shift: u8,
-    /// Whether there is a shift at all.
-    pub scales: bool,
 }
 
 /// One option: its kind, and where the next one begins; `None` at the end, or where a length makes no sense.
@@ -51,7 +49,7 @@ const fn option(options: &[u8; OPTIONS_MAX], at: usize, len: usize) -> Option<(u
 #[inline(always)]
 #[must_use]
 pub const fn survey(options: &[u8; OPTIONS_MAX], len: usize) -> Survey {
-    let mut found = Survey { flags: 0, shift: 0, scales: false };
+    let mut found = Survey { flags: 0, shift: 0 };
     let mut at = 0;
     // 40 NOPs are the most that there can be.
     let mut turn = 0;
@@ -64,7 +62,6 @@ pub const fn survey(options: &[u8; OPTIONS_MAX], len: usize) -> Survey {
             WINDOW_SCALE if at + 2 < next && at + 2 < OPTIONS_MAX => {
                 let shift = options[at + 2];
                 found.shift = if shift > SHIFT_MAX { SHIFT_MAX } else { shift };
-                found.scales = true;
             }
             _ => {}
         }
@@ -106,8 +103,8 @@ mod tests {
         let linux = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
         let windows = [2, 4, 5, 0xb4, 1, 3, 3, 8, 1, 1, 4, 2];
         let mptcp = [2, 4, 5, 0xb4, 30, 4, 0, 1];
-        assert_eq!(of_bytes(&linux), Survey { flags: 0, shift: 7, scales: true });
-        assert_eq!(of_bytes(&windows), Survey { flags: 0, shift: 8, scales: true });
+        assert_eq!(of_bytes(&linux), Survey { flags: 0, shift: 7 });
+        assert_eq!(of_bytes(&windows), Survey { flags: 0, shift: 8 });
         assert_eq!(of_bytes(&mptcp), Survey::default());
         assert_eq!(of_bytes(&[]), Survey::default());
     }

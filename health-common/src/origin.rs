@@ -129,6 +129,8 @@ pub struct OriginState {
     pub admitted_ns: u64,
     /// Last second in which userspace was told that it is full.
     pub full_told: u64,
+    /// The lease ([`Origin::lease_ns`]) whose end was acted on.
+    pub lease_over_ns: u64,
     /// Request epoch in which overdue requests were last looked for.
     pub looked_epoch: u64,
     /// Unanswered SYNs of cells that were reused.
@@ -141,7 +143,7 @@ pub struct OriginState {
     pub request_cells: [u64; REQUEST_CELLS],
 }
 
-const _: () = assert!(size_of::<OriginState>() == 21 * 8 + 8 * (SYN_CELLS + REQUEST_CELLS));
+const _: () = assert!(size_of::<OriginState>() == 22 * 8 + 8 * (SYN_CELLS + REQUEST_CELLS));
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)+) => {
@@ -303,6 +305,7 @@ impl OriginState {
         connected_ns: 0,
         admitted_ns: 0,
         full_told: 0,
+        lease_over_ns: 0,
         looked_epoch: 0,
         syn_timeouts: 0,
         no_responses: 0,

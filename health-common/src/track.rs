@@ -4,7 +4,7 @@
 //! exact RST, ends that. Nothing here reads a clock or a map: what the packet means for the origin comes back as
 //! [`Effects`], and the caller counts it.
 
-use crate::flow::{ANSWERED, FORWARDED, Flow, HalfOpen, MOVED, NODE_FIN, ORIGIN_FIN, TRIAL, ZERO_WINDOW};
+use crate::flow::{ANSWERED, AT_CLIENT, FORWARDED, Flow, HalfOpen, MOVED, NODE_FIN, ORIGIN_FIN, TRIAL, ZERO_WINDOW};
 
 /// TCP header bits (RFC 9293 §3.1).
 pub const FIN: u8 = 1;
@@ -28,18 +28,26 @@ pub struct Segment {
     pub flags: u8,
     /// Window, not scaled.
     pub window: u16,
-    /// Timestamp and the echo of one, if the header has the option first (RFC 7323 §3.2, appendix A: the layout that all
-    /// stacks of today send).
-    pub stamps: Option<Stamps>,
+    /// The timestamps option, if the header has it first (RFC 7323 §3.2, appendix A: the layout that all stacks of today send).
+    pub stamps: Stamps,
 }
 
-/// The timestamps option.
+/// The timestamps option. Both 0: there is none. No `Option`, for the verifier minds what a missing value leaves in a register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamps {
     /// The sender's clock.
     pub value: u32,
     /// The receiver's clock, as the sender last saw it.
     pub echo: u32,
+}
+
+impl Stamps {
+    /// Whether the option is there.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_some(self) -> bool {
+        self.value | self.echo != 0
+    }
 }
 
 impl Segment {
@@ -146,8 +154,9 @@ pub const fn answer(attempt: &HalfOpen, segment: &Segment) -> Answer {
     }
 }
 
-/// The flow that an accepted SYN-ACK makes. `node_shift` is that of the attempt's options; it is in force only if the answer
-/// has the option too (RFC 7323 §2.2), so pass 0 if it has not.
+/// The flow that an accepted SYN-ACK makes. `node_shift` is that of the attempt's options. Where the answer has no such
+/// option it is not in force (RFC 7323 §2.2), and the window looks wider than it is: then a forged RST is called suspect, and
+/// neither is evidence.
 #[inline(always)]
 #[must_use]
 pub const fn establish(attempt: &HalfOpen, synack: &Segment, node_shift: u8, now_ns: u64) -> Flow {
@@ -163,15 +172,12 @@ pub const fn establish(attempt: &HalfOpen, synack: &Segment, node_shift: u8, now
         origin_ack: attempt.isn.wrapping_add(1),
         rtt_us: if rtt_us > u32::MAX as u64 { u32::MAX } else { (rtt_us & 0xffff_ffff) as u32 },
         // The SYN's own timestamp came back with this answer.
-        stamp: match synack.stamps {
-            Some(stamps) => stamps.echo,
-            None => 0,
-        },
+        stamp: synack.stamps.echo,
         sample: 0,
         // A SYN's window is not scaled.
         node_window: attempt.window as u32,
         origin: attempt.origin,
-        flags: attempt.flags & (MOVED | TRIAL | FORWARDED),
+        flags: attempt.flags & (MOVED | TRIAL | FORWARDED | AT_CLIENT),
         client: attempt.client,
         node_shift,
         pad: 0,
@@ -219,26 +225,23 @@ pub fn from_node(flow: &mut Flow, segment: &Segment, now: impl FnOnce() -> u64) 
 /// Notes the node's timestamp. Whether it is newer than all before: only then its echo tells which segment it answers.
 #[inline(always)]
 const fn stamped(flow: &mut Flow, segment: &Segment) -> bool {
-    match segment.stamps {
-        Some(stamps) if after(stamps.value, flow.stamp) => {
-            flow.stamp = stamps.value;
-            true
-        }
-        _ => false,
+    if !segment.stamps.is_some() || !after(segment.stamps.value, flow.stamp) {
+        return false;
     }
+    flow.stamp = segment.stamps.value;
+    true
 }
 
 /// Ends the sample that the segment echoes. An echo of something newer ends it too, but tells nothing: the segment may have
 /// been lost and sent again in between.
 #[inline(always)]
 const fn echoed(flow: &mut Flow, segment: &Segment, sample_ns: &mut u64) -> u32 {
-    let Some(stamps) = segment.stamps else { return 0 };
-    if flow.sample_ns == 0 || after(flow.sample, stamps.echo) {
+    if flow.sample_ns == 0 || !segment.stamps.is_some() || after(flow.sample, segment.stamps.echo) {
         return 0;
     }
     *sample_ns = flow.sample_ns;
     flow.sample_ns = 0;
-    if stamps.echo == flow.sample { Effects::SAMPLE } else { 0 }
+    if segment.stamps.echo == flow.sample { Effects::SAMPLE } else { 0 }
 }
 
 /// Notes whether the origin offers a window; whether it has just stopped to.

@@ -5,7 +5,7 @@ use aya_ebpf::{
     EbpfContext,
     helpers::generated::{
         bpf_get_current_ancestor_cgroup_id, bpf_get_current_uid_gid, bpf_get_netns_cookie, bpf_get_prandom_u32,
-        bpf_get_socket_cookie,
+        bpf_get_socket_cookie, bpf_set_retval,
     },
     programs::{SockAddrContext, SockContext},
 };
@@ -19,30 +19,50 @@ use health_common::{
 use crate::{
     maps::{self, SOCKETS, count},
     steer,
-    trip::Subject,
+    subject::Subject,
 };
 
 const SOCK_STREAM: u32 = 1;
 const IPPROTO_TCP: u32 = 6;
 
+/// The connect goes on.
+const ALLOW: i32 = 1;
+/// The connect fails, with the error that was set.
+const DENY: i32 = 0;
+const ECONNREFUSED: i32 = 111;
+
 /// Steers an IPv4 connect.
 #[inline(always)]
-pub fn connect4(ctx: &SockAddrContext) -> Option<()> {
+pub fn connect4(ctx: &SockAddrContext) -> i32 {
     // SAFETY: the kernel passes a live context; all its fields are readable.
     let asked =
         unsafe { Endpoint::new(Addr::v4(Be32((*ctx.sock_addr).user_ip4)), Be16((*ctx.sock_addr).user_port as u16)) };
-    let to = steer(ctx, &asked)?;
-    write4(ctx, &to);
-    Some(())
+    match steer(ctx, &asked) {
+        Steered::To(to) => write4(ctx, &to),
+        Steered::No => {}
+        Steered::Refused => return refuse(),
+    }
+    ALLOW
 }
 
 /// Steers an IPv6 connect; a mapped address is IPv4.
 #[inline(always)]
-pub fn connect6(ctx: &SockAddrContext) -> Option<()> {
+pub fn connect6(ctx: &SockAddrContext) -> i32 {
     let asked = asked6(ctx);
-    let to = steer(ctx, &asked)?;
-    write6(ctx, &to);
-    Some(())
+    match steer(ctx, &asked) {
+        Steered::To(to) => write6(ctx, &to),
+        Steered::No => {}
+        Steered::Refused => return refuse(),
+    }
+    ALLOW
+}
+
+/// What the caller is told is what an origin without room would have told it. Linux 5.18.
+#[inline(always)]
+fn refuse() -> i32 {
+    // SAFETY: the helper takes a number.
+    unsafe { bpf_set_retval(-ECONNREFUSED) };
+    DENY
 }
 
 /// Says what the socket asked for, not what it got.
@@ -122,41 +142,54 @@ fn write6(ctx: &SockAddrContext, to: &Endpoint) {
     }
 }
 
-/// Where the socket shall go, if elsewhere than it asked.
+/// What becomes of a connect.
+enum Steered {
+    /// It goes where it asked.
+    No,
+    /// No usable origin has capacity for it.
+    Refused,
+    To(Endpoint),
+}
+
+/// Where the socket shall go.
 #[inline(always)]
-fn steer(ctx: &SockAddrContext, asked: &Endpoint) -> Option<Endpoint> {
+fn steer(ctx: &SockAddrContext, asked: &Endpoint) -> Steered {
     // SAFETY: as in `connect4`.
     let (kind, protocol) = unsafe { ((*ctx.sock_addr).type_, (*ctx.sock_addr).protocol) };
     if kind != SOCK_STREAM || protocol != IPPROTO_TCP {
-        return None;
+        return Steered::No;
     }
     // SAFETY: the context is live.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
     // SAFETY: the helper takes no argument.
     let hash = unsafe { bpf_get_prandom_u32() } as u32;
-    let chosen = steered_address(ctx, asked)
-        .and_then(|meant| steer::choose(meant.frontend, hash, maps::now(), true).map(|chosen| (meant, chosen)));
-    let Some((meant, chosen)) = chosen else {
-        // The socket's last connect may have been steered; this one is not.
-        maps::removed(SOCKETS.remove(cookie));
-        return None;
+    let choice = steered_address(ctx, asked).map(|meant| (meant, steer::choose(meant.frontend, hash, maps::now())));
+    let (meant, chosen) = match choice {
+        Some((meant, steer::Choice::To(chosen))) => (meant, chosen),
+        Some((_, steer::Choice::Refuse)) => return Steered::Refused,
+        Some((_, steer::Choice::Leave)) | None => {
+            // The socket's last connect may have been steered; this one is not.
+            maps::removed(SOCKETS.remove(cookie));
+            return Steered::No;
+        }
     };
     let moves = chosen.origin != meant.origin;
     let flags = chosen.flags | if moves { MOVED } else { 0 };
-    let choice = Choice { asked: *asked, origin: chosen.origin, frontend: meant.frontend, flags, next: 0 };
+    let next = u16::from(chosen.next);
+    let choice = Choice { asked: *asked, origin: chosen.origin, frontend: meant.frontend, flags, next };
     if SOCKETS.insert(cookie, choice, 0).is_err() {
         // Without the note, TC egress would choose a second time: let it be the only one.
         count(Count::UpdateFailed);
-        return None;
+        return Steered::No;
     }
     if !moves {
-        return None;
+        return Steered::No;
     }
     count(Count::SteeredConnect);
     if let Some(counters) = maps::counters(chosen.origin) {
         counters.steered += 1;
     }
-    Some(maps::origin(chosen.origin)?.endpoint)
+    maps::origin(chosen.origin).map_or(Steered::No, |origin| Steered::To(origin.endpoint))
 }
 
 /// What the address means, if this socket's connects to it are steered.

@@ -10,9 +10,12 @@
 #![feature(core_intrinsics)]
 #![allow(internal_features, reason = "the only compare-and-swap that compiles for this target is the intrinsic")]
 
+mod answer;
 mod atomic;
+mod build;
 mod cells;
 mod connect;
+mod context;
 mod egress;
 mod ingress;
 mod maps;
@@ -20,17 +23,25 @@ mod moved;
 mod nat;
 mod observe;
 mod parse;
+mod rescue;
+mod signals;
 mod steer;
+mod subject;
+mod syn;
+mod timeout;
 mod trial;
 mod trip;
 
 use aya_ebpf::{
-    macros::{cgroup_sock, cgroup_sock_addr, classifier},
-    programs::{SockAddrContext, SockContext, TcContext},
+    EbpfContext,
+    bindings::xdp_action,
+    macros::{cgroup_sock, cgroup_sock_addr, classifier, sock_ops, xdp},
+    programs::{SockAddrContext, SockContext, SockOpsContext, TcContext, XdpContext},
 };
-use health_common::map::Count;
+use context::{Behind, Context, Tc, Xdp};
+use egress::{Client, Egress, Hook};
 use maps::{V4, V6};
-use observe::PASS;
+use observe::{ANSWER_NOTED, LOSER_NOTED, PASS, REFUSAL_NOTED, REPEAT_NOTED, SIGNAL_NOTED, SYN_NOTED};
 use parse::{Direction, Network, Unread};
 
 /// Packets to origins: flows begin, SYNs are steered, redirected flows are rewritten.
@@ -39,32 +50,162 @@ pub fn egress(ctx: TcContext) -> i32 {
     if observe::is_second_pass(&ctx) {
         return PASS;
     }
+    let raw = ctx.as_ptr().cast();
+    let ctx = Tc(ctx);
     match parse::network(&ctx) {
-        Network::V4 => match parse::v4(&ctx, Direction::Egress) {
-            Ok(packet) => egress::egress::<V4>(&ctx, &packet),
-            Err(why) => unread(why),
+        Network::V4(l3) => match out_v4::<Egress>(&ctx, l3) {
+            SYN_NOTED => first_or_again(syn::syn_egress_v4(raw), || syn::again_egress_v4(raw)),
+            verdict => verdict,
         },
-        Network::V6 => match parse::v6(&ctx, Direction::Egress) {
-            Ok(packet) => egress::egress::<V6>(&ctx, &packet),
-            Err(why) => unread(why),
+        Network::V6(l3) => match out_v6::<Egress>(&ctx, l3) {
+            SYN_NOTED => first_or_again(syn::syn_egress_v6(raw), || syn::again_egress_v6(raw)),
+            verdict => verdict,
         },
-        Network::Other => unread(Unread::Skipped(Count::SkippedLink)),
+        Network::Unread(why) => unread(why),
+    }
+}
+
+/// Packets of clients on their way to origins, before they are routed.
+#[classifier]
+pub fn client(ctx: TcContext) -> i32 {
+    let raw = ctx.as_ptr().cast();
+    let ctx = Tc(ctx);
+    match parse::network(&ctx) {
+        Network::V4(l3) => match out_v4::<Client>(&ctx, l3) {
+            SYN_NOTED => first_or_again(syn::syn_client_v4(raw), || syn::again_client_v4(raw)),
+            verdict => verdict,
+        },
+        Network::V6(l3) => match out_v6::<Client>(&ctx, l3) {
+            SYN_NOTED => first_or_again(syn::syn_client_v6(raw), || syn::again_client_v6(raw)),
+            verdict => verdict,
+        },
+        Network::Unread(why) => unread(why),
     }
 }
 
 /// Packets from origins: signals, and the way back of redirected flows.
 #[classifier]
 pub fn ingress(ctx: TcContext) -> i32 {
+    let raw = ctx.as_ptr().cast();
+    let ctx = Tc(ctx);
     match parse::network(&ctx) {
-        Network::V4 => match parse::v4(&ctx, Direction::Ingress) {
-            Ok(packet) => ingress::ingress::<V4>(&ctx, &packet),
-            Err(why) => unread(why),
+        Network::V4(l3) => {
+            let mut verdict = in_v4(&ctx, l3);
+            if verdict == ANSWER_NOTED {
+                verdict = answer::answer_v4(raw);
+            }
+            rescued(verdict, || rescue::rescue_v4(raw), || rescue::reset_v4(raw))
+        }
+        Network::V6(l3) => {
+            let mut verdict = in_v6(&ctx, l3);
+            if verdict == ANSWER_NOTED {
+                verdict = answer::answer_v6(raw);
+            }
+            rescued(verdict, || rescue::rescue_v6(raw), || rescue::reset_v6(raw))
+        }
+        Network::Unread(why) => unread(why),
+    }
+}
+
+/// The same, on an interface whose packets [`xdp_ingress`] has observed.
+#[classifier]
+pub fn ingress_behind(ctx: TcContext) -> i32 {
+    let raw = ctx.as_ptr().cast();
+    let ctx = Behind(ctx);
+    match parse::network(&ctx) {
+        Network::V4(l3) => {
+            let mut verdict = in_v4(&ctx, l3);
+            if verdict == ANSWER_NOTED {
+                verdict = answer::answer_behind_v4(raw);
+            }
+            rescued(verdict, || rescue::rescue_v4(raw), || rescue::reset_v4(raw))
+        }
+        Network::V6(l3) => {
+            let mut verdict = in_v6(&ctx, l3);
+            if verdict == ANSWER_NOTED {
+                verdict = answer::answer_behind_v6(raw);
+            }
+            rescued(verdict, || rescue::rescue_v6(raw), || rescue::reset_v6(raw))
+        }
+        Network::Unread(_) => PASS,
+    }
+}
+
+/// Observes packets from origins before the stack has seen them. Changes nothing, drops nothing.
+#[xdp]
+pub fn xdp_ingress(ctx: XdpContext) -> u32 {
+    let ctx = Xdp(ctx);
+    // Whatever it is, the packet goes on.
+    let _verdict = match parse::network(&ctx) {
+        Network::V4(l3) => match in_v4(&ctx, l3) {
+            SIGNAL_NOTED => signalled(),
+            ANSWER_NOTED => answer::answer_xdp_v4(),
+            verdict => verdict,
         },
-        Network::V6 => match parse::v6(&ctx, Direction::Ingress) {
-            Ok(packet) => ingress::ingress::<V6>(&ctx, &packet),
-            Err(why) => unread(why),
+        Network::V6(l3) => match in_v6(&ctx, l3) {
+            SIGNAL_NOTED => signalled(),
+            ANSWER_NOTED => answer::answer_xdp_v6(),
+            verdict => verdict,
         },
-        Network::Other => unread(Unread::Skipped(Count::SkippedLink)),
+        Network::Unread(why) => unread(why),
+    };
+    xdp_action::XDP_PASS
+}
+
+// Functions of their own, so that their frames are gone before the next step needs the stack.
+
+#[inline(never)]
+fn out_v4<H: Hook>(ctx: &Tc, l3: usize) -> i32 {
+    match parse::v4(ctx, l3, Direction::Out) {
+        Ok(packet) => egress::egress::<V4, H>(&ctx.0, &packet),
+        Err(why) => unread(why),
+    }
+}
+
+#[inline(never)]
+fn out_v6<H: Hook>(ctx: &Tc, l3: usize) -> i32 {
+    match parse::v6(ctx, l3, Direction::Out) {
+        Ok(packet) => egress::egress::<V6, H>(&ctx.0, &packet),
+        Err(why) => unread(why),
+    }
+}
+
+#[inline(never)]
+fn in_v4<C: Context>(ctx: &C, l3: usize) -> i32 {
+    match parse::v4(ctx, l3, Direction::In) {
+        Ok(packet) => ingress::ingress::<V4, C>(ctx, &packet),
+        Err(why) if C::OBSERVES => unread(why),
+        Err(_) => PASS,
+    }
+}
+
+#[inline(never)]
+fn in_v6<C: Context>(ctx: &C, l3: usize) -> i32 {
+    match parse::v6(ctx, l3, Direction::In) {
+        Ok(packet) => ingress::ingress::<V6, C>(ctx, &packet),
+        Err(why) if C::OBSERVES => unread(why),
+        Err(_) => PASS,
+    }
+}
+
+#[inline(always)]
+fn first_or_again(verdict: i32, again: impl Fn() -> i32) -> i32 {
+    if verdict == REPEAT_NOTED { again() } else { verdict }
+}
+
+#[inline(always)]
+fn signalled() -> i32 {
+    signals::origin_signals();
+    PASS
+}
+
+#[inline(always)]
+fn rescued(verdict: i32, rescue: impl Fn() -> i32, reset: impl Fn() -> i32) -> i32 {
+    match verdict {
+        SIGNAL_NOTED => signalled(),
+        REFUSAL_NOTED => rescue(),
+        LOSER_NOTED => reset(),
+        verdict => verdict,
     }
 }
 
@@ -77,16 +218,13 @@ pub fn trivial(_ctx: TcContext) -> i32 {
 /// Steers IPv4 connects.
 #[cgroup_sock_addr(connect4)]
 pub fn connect4(ctx: SockAddrContext) -> i32 {
-    // A socket that isn't steered connects as it asked.
-    let _steered = connect::connect4(&ctx);
-    1
+    connect::connect4(&ctx)
 }
 
 /// Steers IPv6 connects.
 #[cgroup_sock_addr(connect6)]
 pub fn connect6(ctx: SockAddrContext) -> i32 {
-    let _steered = connect::connect6(&ctx);
-    1
+    connect::connect6(&ctx)
 }
 
 /// Hides the steering from IPv4 sockets.
@@ -100,6 +238,13 @@ pub fn peer4(ctx: SockAddrContext) -> i32 {
 #[cgroup_sock_addr(getpeername6)]
 pub fn peer6(ctx: SockAddrContext) -> i32 {
     let _steered = connect::peer6(&ctx);
+    1
+}
+
+/// Shortens the wait for an answer to a SYN, where a standby could take it.
+#[sock_ops]
+pub fn timeout(ctx: SockOpsContext) -> u32 {
+    timeout::timeout(&ctx);
     1
 }
 

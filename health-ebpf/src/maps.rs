@@ -10,10 +10,12 @@ use health_common::{
     event::{Event, Kind, Why},
     flow::{Choice, Flow, HalfOpen, Moved},
     map::{BypassKey, CGROUP_LEVEL_MAX, Count, Name, NameKey, Node, Selector, Service, Table},
-    net::{Endpoint, EndpointUse, FlowKey, FlowKey4, FlowKey6},
+    net::{Endpoint, EndpointUse, FlowKey4, FlowKey6},
     origin::{Counters, Origin, OriginState},
     trip::Usable,
 };
+
+use crate::{build::Build, moved, nat::Rewrite, parse::Packet, signals::Signal};
 
 #[map(name = "node")]
 static NODE: Array<Node> = Array::with_max_entries(1, 0);
@@ -72,12 +74,34 @@ pub struct Scratch {
     pub attempt: HalfOpen,
     pub flow: Flow,
     pub moved: Moved,
+    /// The packet in hand, for the global functions.
+    pub v4: Noted<FlowKey4>,
+    pub v6: Noted<FlowKey6>,
+    pub signal: Signal,
+    /// The node's side of a connection that an event is about.
+    pub told: Endpoint,
+    /// A segment that is built, and the one that it takes the place of.
+    pub build: Build,
+}
+
+/// A packet, and the flow that it belongs to.
+#[repr(C)]
+pub struct Noted<K> {
+    pub packet: Packet<K>,
+    /// The four-tuple that the node's side knows: another than the packet's, if it is a redirected flow's.
+    pub primary: K,
+    /// A tuple that is tried. Here, for the stack has no room for it.
+    pub there: K,
 }
 
 /// The maps of one address family.
 pub trait Family {
     /// Its four-tuple.
-    type Key: FlowKey + 'static;
+    type Key: Rewrite + 'static;
+    /// Its place in the scratch room.
+    fn noted(scratch: &mut Scratch) -> &mut Noted<Self::Key>;
+    /// [`moved::relocate_noted`], a function of its own to the verifier.
+    fn relocate_noted(to: u16, flags: u16) -> bool;
     fn half_open() -> &'static LruHashMap<Self::Key, HalfOpen>;
     fn flows() -> &'static LruHashMap<Self::Key, Flow>;
     fn moved_out() -> &'static HashMap<Self::Key, Moved>;
@@ -87,8 +111,28 @@ pub trait Family {
 pub struct V4;
 pub struct V6;
 
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn relocate_v4(to: u16, flags: u16) -> u32 {
+    u32::from(moved::relocate_noted::<V4>(to, flags))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn relocate_v6(to: u16, flags: u16) -> u32 {
+    u32::from(moved::relocate_noted::<V6>(to, flags))
+}
+
 impl Family for V4 {
     type Key = FlowKey4;
+    #[inline(always)]
+    fn noted(scratch: &mut Scratch) -> &mut Noted<FlowKey4> {
+        &mut scratch.v4
+    }
+    #[inline(always)]
+    fn relocate_noted(to: u16, flags: u16) -> bool {
+        relocate_v4(to, flags) != 0
+    }
     #[inline(always)]
     fn half_open() -> &'static LruHashMap<FlowKey4, HalfOpen> {
         &HALF_OPEN_V4
@@ -110,6 +154,14 @@ impl Family for V4 {
 impl Family for V6 {
     type Key = FlowKey6;
     #[inline(always)]
+    fn noted(scratch: &mut Scratch) -> &mut Noted<FlowKey6> {
+        &mut scratch.v6
+    }
+    #[inline(always)]
+    fn relocate_noted(to: u16, flags: u16) -> bool {
+        relocate_v6(to, flags) != 0
+    }
+    #[inline(always)]
     fn half_open() -> &'static LruHashMap<FlowKey6, HalfOpen> {
         &HALF_OPEN_V6
     }
@@ -127,9 +179,27 @@ impl Family for V6 {
     }
 }
 
+/// Puts the packet where the global functions find it.
+#[inline(always)]
+pub fn note<F: Family>(packet: &Packet<F::Key>, primary: &F::Key) -> bool {
+    let Some(scratch) = scratch() else { return false };
+    let noted = F::noted(scratch);
+    noted.packet = *packet;
+    noted.primary = *primary;
+    true
+}
+
 /// A removal: that the entry was not there is as good.
 #[inline(always)]
 pub fn removed(_result: Result<(), i32>) {}
+
+/// A removal that is counted, for what was neither removed nor is there was evicted.
+#[inline(always)]
+pub fn gone(result: Result<(), i32>, what: Count) {
+    if result.is_ok() {
+        count(what);
+    }
+}
 
 /// The clock that all stamps are of.
 #[inline(always)]
@@ -182,6 +252,18 @@ pub fn opaque(number: usize) -> usize {
     unsafe { core::ptr::addr_of!(number).read_volatile() }
 }
 
+/// A length from 1 to `max`, in a way that the verifier follows: compared twice, where the compiler would compare once with
+/// a difference.
+#[inline(always)]
+pub fn between_1_and(max: usize, len: usize) -> Option<u32> {
+    let len = opaque(len);
+    if len == 0 {
+        return None;
+    }
+    let len = opaque(len);
+    if len > max { None } else { Some(len as u32) }
+}
+
 /// This CPU's scratch room, as the last one left it. Not for the connect hooks, which softirqs interrupt.
 #[inline(always)]
 pub fn scratch() -> Option<&'static mut Scratch> {
@@ -224,28 +306,47 @@ pub fn bypasses_cgroup(node: &Node, ancestor: impl Fn(i32) -> u64) -> bool {
     false
 }
 
-/// Tells userspace. An event that doesn't fit is counted.
+/// Tells userspace. An event that doesn't fit is counted. `node` is noted in the scratch room.
 #[inline(always)]
 pub fn tell(what: (Kind, Why), time_ns: u64, origin: u16, other: u16, failures: (u32, u64), node: Option<&Endpoint>) {
+    let mut what = what.0 as u32 | (what.1 as u32) << 8;
+    if let Some(node) = node
+        && let Some(scratch) = scratch()
+    {
+        scratch.told = *node;
+        what |= WITH_NODE;
+    }
+    told(what, time_ns, u32::from(origin) | u32::from(other) << 16, failures.0, failures.1);
+}
+
+const WITH_NODE: u32 = 1 << 16;
+
+/// A function of its own, for the sake of the stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn told(what: u32, time_ns: u64, origins: u32, failures: u32, first_bad_ns: u64) -> u32 {
     let Some(mut entry) = EVENTS.reserve::<Event>(0) else {
         count(Count::EventLost);
-        return;
+        return 0;
     };
     let event = entry.as_mut_ptr();
     // SAFETY: the entry is ours until it is submitted; each field is written, so none is sent as it was. Written one by one
     // because a whole event would be built on the stack first.
     unsafe {
         (*event).time_ns = time_ns;
-        (*event).first_bad_ns = failures.1;
-        (*event).kind = what.0 as u16;
-        (*event).why = what.1 as u16;
-        (*event).origin = origin;
-        (*event).other = other;
-        (*event).count = failures.0;
+        (*event).first_bad_ns = first_bad_ns;
+        (*event).kind = what as u16 & 0xff;
+        (*event).why = (what >> 8) as u16 & 0xff;
+        (*event).origin = origins as u16;
+        (*event).other = (origins >> 16) as u16;
+        (*event).count = failures;
         (*event).node = Endpoint::default();
-        if let Some(node) = node {
-            (*event).node = *node;
+        if what & WITH_NODE != 0
+            && let Some(scratch) = scratch()
+        {
+            (*event).node = scratch.told;
         }
     }
     entry.submit(0);
+    1
 }

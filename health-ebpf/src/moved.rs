@@ -1,85 +1,135 @@
 //! Redirected flows: notes of who goes where, made, used, given back.
 
 use aya_ebpf::{bindings::BPF_NOEXIST, programs::TcContext};
-use health_common::{flow::Moved, map::Count, net::FlowKey};
+use health_common::{
+    flow::{FIXED, Moved, mix},
+    map::Count,
+    net::{Be16, FlowKey},
+    origin::Origin,
+};
 
 use crate::{
-    maps::{self, Family, count},
-    nat::{self, Rewrite},
+    egress::Hook,
+    maps::{self, Family, Noted, count},
+    nat::{self, Change, Rewrite, Side},
     observe::PASS,
     parse::Packet,
 };
 
-/// `-EEXIST`, as helpers return it.
-const EEXIST: i32 = -17;
-
 /// A redirection that nothing else names is held for this long after its last packet. Unit: ns.
 const HELD_NS: u64 = 60_000_000_000;
+/// Other ports that are tried when the node's own is taken on the way to a standby.
+const PORTS: u32 = 8;
+/// Ports that are taken instead: the upper half, where systems take theirs (RFC 6335 §6).
+const PORTS_FROM: u16 = 0x8000;
 
 /// Sends a packet of a redirected flow where it goes.
 #[inline(always)]
-pub fn send<F: Family>(ctx: &TcContext, packet: &Packet<F::Key>) -> i32
-where
-    F::Key: Rewrite,
-{
+pub fn send<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i32 {
     let Some(moved) = F::moved_out().get_ptr_mut(packet.key) else {
         return PASS;
     };
     // SAFETY: the map is preallocated; the entry of a live flow is not reused.
     let moved = unsafe { &mut *moved };
-    moved.seen_ns = maps::coarse_now();
-    nat::send_to(ctx, &packet.key, packet.l4, &moved.to, moved.ifindex).unwrap_or(PASS)
+    let now = maps::coarse_now();
+    if moved.seen_ns != now {
+        moved.seen_ns = now;
+    }
+    let change = Change { side: Side::Destination, to: &moved.to, node_port: moved.node_port };
+    if nat::rewrite(ctx, packet, change).is_none() {
+        nat::failed(ctx);
+        return PASS;
+    }
+    if H::CLIENT {
+        // Routing comes after us, and finds the new next hop by itself.
+        nat::mark(ctx);
+        return PASS;
+    }
+    nat::redirect(ctx, moved.ifindex)
 }
 
-/// Notes the redirection of a tuple, both ways. False when the standby's tuple is taken, its way is unknown, or the maps
-/// are full: then the flow stays where it is.
+/// Notes the redirection of a tuple, both ways. False when the flow has to stay where it is: the standby answers past this
+/// node, its way is unknown, no port is free, or the maps are full.
+///
+/// With `flags` [`FIXED`] the packet can't be changed at all.
 #[inline(always)]
-pub fn relocate<F: Family>(key: &F::Key, to: u16) -> bool
-where
-    F::Key: Rewrite,
-{
+pub fn relocate<F: Family>(key: &F::Key, to: u16, flags: u16) -> bool {
+    let Some(scratch) = maps::scratch() else { return false };
+    F::noted(scratch).primary = *key;
+    F::relocate_noted(to, flags)
+}
+
+/// The same for the noted tuple.
+#[inline(always)]
+pub fn relocate_noted<F: Family>(to: u16, flags: u16) -> bool {
+    let Some(scratch) = maps::scratch() else { return false };
+    let Noted { primary: key, there, .. } = F::noted(scratch);
     let Some(origin) = maps::origin(to) else { return false };
+    if flags & FIXED != 0 || origin.is(Origin::ONE_WAY) {
+        count(Count::NotMovable);
+        return false;
+    }
     if origin.ifindex == 0 {
         count(Count::NatFailed);
         return false;
     }
-    let there = key.with_remote(&origin.endpoint);
-    if F::flows().get_ptr(there).is_some() || F::half_open().get_ptr(there).is_some() || !is_free::<F>(&there) {
+    *there = key.with_remote(&origin.endpoint);
+    let (own, _) = key.ports();
+    if !pick_port::<F>(there, own, *there == *key) {
         count(Count::NatCollision);
         return false;
     }
     let Some(scratch) = maps::scratch() else { return false };
     let moved = &mut scratch.moved;
-    *moved = Moved { to: key.remote(), ifindex: origin.ifindex, seen_ns: maps::coarse_now(), ..Moved::default() };
-    match F::moved_back().insert(there, &*moved, u64::from(BPF_NOEXIST)) {
-        Ok(()) => {}
-        Err(EEXIST) => {
-            count(Count::NatCollision);
-            return false;
-        }
-        Err(_) => {
-            count(Count::MovedFull);
-            return false;
-        }
+    *moved = Moved {
+        to: key.remote(),
+        ifindex: origin.ifindex,
+        node_port: own,
+        seen_ns: maps::coarse_now(),
+        ..Moved::default()
+    };
+    if F::moved_back().insert(&*there, &*moved, u64::from(BPF_NOEXIST)).is_err() {
+        count(Count::MovedFull);
+        return false;
     }
     moved.to = origin.endpoint;
-    if F::moved_out().insert(key, &*moved, 0).is_err() {
-        maps::removed(F::moved_back().remove(there));
+    (moved.node_port, _) = there.ports();
+    if moved.node_port != own {
+        count(Count::PortTranslated);
+    }
+    if F::moved_out().insert(&*key, &*moved, 0).is_err() {
+        maps::removed(F::moved_back().remove(&*there));
         count(Count::MovedFull);
         return false;
     }
     true
 }
 
+/// Leaves the node's own port in the tuple, if it is free on the way there, or puts another one in. `direct`: the flow goes
+/// there by itself, and only wants another port.
+#[inline(always)]
+fn pick_port<F: Family>(there: &mut F::Key, own: Be16, direct: bool) -> bool {
+    let seed = u64::from(own.0) << 32 | maps::now() & 0xffff_ffff;
+    for i in 0..PORTS {
+        if i > 0 || direct {
+            there.set_node_port(Be16::new(PORTS_FROM | (mix(seed + u64::from(i)) as u16)));
+        }
+        if F::flows().get_ptr(&*there).is_none()
+            && F::half_open().get_ptr(&*there).is_none()
+            && is_free::<F>(there)
+        {
+            return true;
+        }
+    }
+    false
+}
+
 /// Whether no redirection uses the origin's side of a tuple. One that has ended gives it back.
 #[inline(always)]
-pub fn is_free<F: Family>(there: &F::Key) -> bool
-where
-    F::Key: Rewrite,
-{
+pub fn is_free<F: Family>(there: &F::Key) -> bool {
     let Some(back) = F::moved_back().get_ptr(there) else { return true };
     // SAFETY: the map is preallocated.
-    let primary = there.with_remote(unsafe { &(*back).to });
+    let primary = unsafe { there.with_remote(&(*back).to).with_node_port((*back).node_port) };
     if let Some(out) = F::moved_out().get_ptr(primary) {
         // SAFETY: as above.
         let (ended_ns, seen_ns) = unsafe { ((*out).ended_ns, (*out).seen_ns) };
@@ -95,16 +145,19 @@ where
 
 /// Forgets an older flow of a tuple, and its redirection.
 #[inline(always)]
-pub fn forget<F: Family>(key: &F::Key)
-where
-    F::Key: Rewrite,
-{
+pub fn forget<F: Family>(key: &F::Key) {
     if F::flows().get_ptr(key).is_some() {
-        maps::removed(F::flows().remove(key));
+        maps::gone(F::flows().remove(key), Count::FlowRemoved);
     }
+    take_back::<F>(key);
+}
+
+/// Forgets the redirection of a tuple.
+#[inline(always)]
+pub fn take_back<F: Family>(key: &F::Key) {
     if let Some(moved) = F::moved_out().get_ptr(key) {
         // SAFETY: the map is preallocated.
-        let there = key.with_remote(unsafe { &(*moved).to });
+        let there = key.with_remote(unsafe { &(*moved).to }).with_node_port(unsafe { (*moved).node_port });
         maps::removed(F::moved_back().remove(there));
         maps::removed(F::moved_out().remove(key));
     }
@@ -113,9 +166,17 @@ where
 /// The flow is over. Its redirection stays for the last packets, until userspace or a new SYN takes it away.
 #[inline(always)]
 pub fn end<F: Family>(key: &F::Key, moved: bool) {
-    if moved && let Some(moved) = F::moved_out().get_ptr_mut(key) {
+    if moved {
+        ended::<F>(key);
+    }
+    maps::gone(F::flows().remove(key), Count::FlowRemoved);
+}
+
+/// The redirection serves last packets only.
+#[inline(always)]
+pub fn ended<F: Family>(key: &F::Key) {
+    if let Some(moved) = F::moved_out().get_ptr_mut(key) {
         // SAFETY: the map is preallocated.
         unsafe { (*moved).ended_ns = maps::coarse_now() };
     }
-    maps::removed(F::flows().remove(key));
 }

@@ -1,8 +1,8 @@
-//! Rewriting one side of a packet. The checksum helpers are right for every offload state.
+//! Rewriting the addresses of a packet. The checksum helpers are right for every offload state.
 
 use aya_ebpf::{
     EbpfContext,
-    bindings::{BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM},
+    bindings::{__sk_buff, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM},
     helpers::generated::{bpf_csum_diff, bpf_redirect_neigh},
     programs::TcContext,
 };
@@ -10,10 +10,10 @@ use aya_log_ebpf::debug;
 use health_common::{
     SECOND_PASS_MARK,
     map::Count,
-    net::{Endpoint, FlowKey, FlowKey4, FlowKey6},
+    net::{Be16, Endpoint, FlowKey, FlowKey4, FlowKey6},
 };
 
-use crate::{maps, parse::ETH_LEN};
+use crate::{maps, parse::Packet};
 
 /// Which side of the packet is the origin's.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,30 +22,60 @@ pub enum Side {
     Destination,
 }
 
-/// A four-tuple whose origin's side can be written into a packet.
+/// What a packet's addresses become.
+#[derive(Clone, Copy)]
+pub struct Change<'a> {
+    /// The origin's side in the packet.
+    pub side: Side,
+    /// What the origin's side becomes.
+    pub to: &'a Endpoint,
+    /// What the node's port becomes.
+    pub node_port: Be16,
+}
+
+/// A four-tuple that can be written into a packet.
 pub trait Rewrite: FlowKey {
-    /// Writes `to` over the origin's side, which is `self.remote()` now. `None` when a helper refuses.
-    fn rewrite(&self, ctx: &TcContext, l4: usize, side: Side, to: &Endpoint) -> Option<()>;
+    /// Version of its protocol.
+    const IPV6: bool;
+    /// Writes `to` over the origin's address, which is the key's now. `None` when a helper refuses.
+    fn write_address(&self, ctx: &TcContext, l3: usize, l4: usize, side: Side, to: &Endpoint) -> Option<()>;
+    /// The ports: the node's, the origin's.
+    fn ports(&self) -> (Be16, Be16);
+    /// Changes the node's port.
+    fn set_node_port(&mut self, port: Be16);
 }
 
 const TCP_CHECKSUM: usize = 16;
 
 impl Rewrite for FlowKey4 {
+    const IPV6: bool = false;
+
     #[inline(always)]
-    fn rewrite(&self, ctx: &TcContext, l4: usize, side: Side, to: &Endpoint) -> Option<()> {
+    fn write_address(&self, ctx: &TcContext, l3: usize, l4: usize, side: Side, to: &Endpoint) -> Option<()> {
         let (from, to_addr) = (self.remote.0, to.addr.low().0);
         let checksum = l4 + TCP_CHECKSUM;
         ctx.l4_csum_replace(checksum, u64::from(from), u64::from(to_addr), u64::from(BPF_F_PSEUDO_HDR) | 4).ok()?;
-        ctx.l3_csum_replace(ETH_LEN + 10, u64::from(from), u64::from(to_addr), 4).ok()?;
+        ctx.l3_csum_replace(l3 + 10, u64::from(from), u64::from(to_addr), 4).ok()?;
         let address = if side == Side::Source { 12 } else { 16 };
-        ctx.store(ETH_LEN + address, &to_addr, 0).ok()?;
-        port(ctx, l4, side, self.remote_port.0, to.port.0)
+        ctx.store(l3 + address, &to_addr, 0).ok()
+    }
+
+    #[inline(always)]
+    fn ports(&self) -> (Be16, Be16) {
+        (self.node_port, self.remote_port)
+    }
+
+    #[inline(always)]
+    fn set_node_port(&mut self, port: Be16) {
+        self.node_port = port;
     }
 }
 
 impl Rewrite for FlowKey6 {
+    const IPV6: bool = true;
+
     #[inline(always)]
-    fn rewrite(&self, ctx: &TcContext, l4: usize, side: Side, to: &Endpoint) -> Option<()> {
+    fn write_address(&self, ctx: &TcContext, l3: usize, l4: usize, side: Side, to: &Endpoint) -> Option<()> {
         let mut from = self.remote.0;
         let mut to_addr = to.addr.0;
         // SAFETY: both are 16 bytes on the stack.
@@ -55,35 +85,59 @@ impl Rewrite for FlowKey6 {
         let address = if side == Side::Source { 8 } else { 24 };
         // For CHECKSUM_COMPLETE the line above took the difference out of skb->csum, as is right for IPv4, whose header
         // checksum cancels the address; IPv6 has none, so the address's own change must be put back.
-        ctx.store(ETH_LEN + address, &to_addr, u64::from(BPF_F_RECOMPUTE_CSUM)).ok()?;
-        port(ctx, l4, side, self.remote_port.0, to.port.0)
+        ctx.store(l3 + address, &to_addr, u64::from(BPF_F_RECOMPUTE_CSUM)).ok()
+    }
+
+    #[inline(always)]
+    fn ports(&self) -> (Be16, Be16) {
+        (self.node_port, self.remote_port)
+    }
+
+    #[inline(always)]
+    fn set_node_port(&mut self, port: Be16) {
+        self.node_port = port;
     }
 }
 
+/// Changes a packet's addresses. `None` when a helper refuses.
 #[inline(always)]
-fn port(ctx: &TcContext, l4: usize, side: Side, from: u16, to: u16) -> Option<()> {
+pub fn rewrite<K: Rewrite>(ctx: &TcContext, packet: &Packet<K>, change: Change<'_>) -> Option<()> {
+    let (l3, l4) = (usize::from(packet.l3), usize::from(packet.l4));
+    let Change { side, to, node_port } = change;
+    packet.key.write_address(ctx, l3, l4, side, to)?;
+    let (node, remote) = packet.key.ports();
+    let (source, destination) = if side == Side::Source { (0, 2) } else { (2, 0) };
+    port(ctx, l4, source, remote, to.port)?;
+    port(ctx, l4, destination, node, node_port)
+}
+
+/// Writes a port at an offset of the TCP header.
+#[inline(always)]
+fn port(ctx: &TcContext, l4: usize, offset: usize, from: Be16, to: Be16) -> Option<()> {
     if from == to {
         return Some(());
     }
-    ctx.l4_csum_replace(l4 + TCP_CHECKSUM, u64::from(from), u64::from(to), 2).ok()?;
-    ctx.store(l4 + if side == Side::Source { 0 } else { 2 }, &to, 0).ok()
+    ctx.l4_csum_replace(l4 + TCP_CHECKSUM, u64::from(from.0), u64::from(to.0), 2).ok()?;
+    ctx.store(l4 + offset, &to.0, 0).ok()
 }
 
-/// Sends a packet of the node's side on to another origin. Its next hop was already chosen for the first one, so it is
-/// resolved anew; the mark lets the second pass through egress return at once.
+/// Sends a packet on by another interface or another next hop than the one that was chosen for it: the hop is resolved
+/// anew. The mark lets the second pass through egress return at once.
 ///
 /// `bpf_redirect_neigh`: Linux 5.10.
 #[inline(always)]
-pub fn send_to<K: Rewrite>(ctx: &TcContext, key: &K, l4: usize, to: &Endpoint, ifindex: u32) -> Option<i32> {
-    if key.rewrite(ctx, l4, Side::Destination, to).is_none() {
-        failed(ctx);
-        return None;
-    }
-    // SAFETY: the context is a live `__sk_buff`.
-    let mark = unsafe { (*ctx.as_ptr().cast::<aya_ebpf::bindings::__sk_buff>()).mark };
-    ctx.skb.set_mark(mark | SECOND_PASS_MARK);
+pub fn redirect(ctx: &TcContext, ifindex: u32) -> i32 {
+    mark(ctx);
     // SAFETY: no parameters are passed, so the helper looks the next hop up by itself.
-    Some(unsafe { bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) } as i32)
+    unsafe { bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) as i32 }
+}
+
+/// Marks a packet as one that egress has not to look at.
+#[inline(always)]
+pub fn mark(ctx: &TcContext) {
+    // SAFETY: the context is a live `__sk_buff`.
+    let mark = unsafe { (*ctx.as_ptr().cast::<__sk_buff>()).mark };
+    ctx.skb.set_mark(mark | SECOND_PASS_MARK);
 }
 
 /// A helper refused to rewrite: the packet goes on as it is. Never seen but with broken checksum offloads, so it is worth a

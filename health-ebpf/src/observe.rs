@@ -6,12 +6,29 @@ use aya_ebpf::{
     helpers::generated::{bpf_get_socket_uid, bpf_skb_ancestor_cgroup_id},
     programs::TcContext,
 };
-use health_common::{SECOND_PASS_MARK, histogram, map::BypassKey, origin::Counters, track::Effects};
+use health_common::{SECOND_PASS_MARK, map::BypassKey};
 
 use crate::maps;
 
 /// The packet goes on, for whoever comes after us: `TCX_NEXT`, which is clsact's `TC_ACT_UNSPEC`.
 pub const PASS: i32 = TC_ACT_UNSPEC;
+
+/// Verdict among ourselves: a SYN was noted, and the program goes on with [`crate::syn`]. One frame of the stack, which has
+/// 512 bytes for all that are open, is gone by then.
+pub const SYN_NOTED: i32 = 0x100;
+/// Likewise: a packet was noted that may answer a SYN; on to [`crate::answer`].
+pub const ANSWER_NOTED: i32 = 0x101;
+/// Likewise: a refused attempt was noted that may be sent elsewhere; on to [`crate::rescue`].
+pub const REFUSAL_NOTED: i32 = 0x102;
+
+/// Likewise: an answer was noted of an origin that a rescue left.
+pub const LOSER_NOTED: i32 = 0x103;
+
+/// Likewise: what a packet of an established flow means was noted; on to [`crate::signals`].
+pub const SIGNAL_NOTED: i32 = 0x104;
+
+/// Likewise: the noted SYN is a repeated one.
+pub const REPEAT_NOTED: i32 = 0x105;
 
 /// The mark of a packet on its second pass is taken off; whether it was there.
 #[inline(always)]
@@ -51,29 +68,4 @@ pub fn is_bypassed(ctx: &TcContext) -> bool {
     }
     // SAFETY: as above.
     maps::bypasses_cgroup(node, |level| unsafe { bpf_skb_ancestor_cgroup_id(skb(ctx), level) })
-}
-
-/// Counts that belong to either direction.
-#[inline(always)]
-pub fn ended(counters: &mut Counters, effects: &Effects) {
-    counters.closed += u64::from(effects.has(Effects::CLOSED));
-    counters.request_void += u64::from(effects.has(Effects::VOID));
-    counters.client_abort += u64::from(effects.has(Effects::CLIENT_ABORT));
-    counters.local_drop += u64::from(effects.has(Effects::LOCAL_DROP));
-}
-
-/// Segments in the packet; 0 means that it isn't GSO.
-#[inline(always)]
-pub fn packets(ctx: &TcContext) -> u64 {
-    // SAFETY: the context is a live `__sk_buff`.
-    u64::from(unsafe { (*skb(ctx)).gso_segs }.max(1))
-}
-
-/// One more sample of a duration.
-#[inline(always)]
-pub fn sample(buckets: &mut histogram::Buckets, ns: u64) {
-    let index = maps::opaque(histogram::bucket(ns)) & 127;
-    if let Some(bucket) = buckets.get_mut(index) {
-        *bucket += 1;
-    }
 }

@@ -1,73 +1,162 @@
-//! Which origin a new flow goes to.
+//! Which origin a new flow goes to, and which standby a failed attempt.
 
 use health_common::{
     ARMED_MAX, NONE, SLOTS,
     event::{Kind, Why},
     flow::TRIAL,
-    map::{Count, Selector, Table},
+    map::{Count, Node, Selector, Table},
     origin::Origin,
 };
 
 use crate::{
     maps::{self, SELECTORS, TABLES, count},
-    trip::Subject,
+    subject::{Subject, usable},
 };
 
-/// A choice: the origin, and whether this flow is its trial.
+/// A choice.
 #[derive(Clone, Copy)]
 pub struct Chosen {
     pub origin: u16,
+    /// [`TRIAL`], if this flow is the origin's.
     pub flags: u16,
+    /// Place among the armed standbys from which a rescue would go on.
+    pub next: u8,
 }
 
-/// Nothing was planned, or the plan is in motion: leave the flow alone.
-const LEAVE: u32 = u32::MAX;
+/// What to do with a new flow.
+#[derive(Clone, Copy)]
+pub enum Choice {
+    /// Nothing was planned, or the plan is in motion, or there is nobody: leave the flow alone.
+    Leave,
+    /// Nobody has capacity for it: refuse it at once.
+    Refuse,
+    To(Chosen),
+}
 
-/// Chooses for a flow to `frontend`. `hash` spreads flows over slots. Only a new one `may_try` a tripped origin: one that
-/// has waited already is not made to wait again.
+const LEAVE: u64 = u64::MAX;
+const REFUSE: u64 = u64::MAX - 1;
+/// In `how`: a tripped origin may be tried.
+const MAY_TRY: u64 = 1;
+/// In `how`: for an attempt that failed. Above: place from which to look, and the origin where it failed.
+const RESCUE: u64 = 2;
+
+/// Chooses for a new flow to `frontend`. `hash` spreads flows over slots.
 #[inline(always)]
-pub fn choose(frontend: u16, hash: u32, now: u64, may_try: bool) -> Option<Chosen> {
-    let word = choose_word(frontend, hash, now, u32::from(may_try));
-    if word == LEAVE { None } else { Some(Chosen { origin: word as u16, flags: (word >> 16) as u16 }) }
+pub fn choose(frontend: u16, hash: u32, now: u64) -> Choice {
+    unpack(choose_word(frontend, hash, now, MAY_TRY))
+}
+
+/// Chooses a standby for an attempt that failed at `failed`, among those from `next` on: the ones before were tried.
+#[inline(always)]
+pub fn choose_again(frontend: u16, hash: u32, now: u64, failed: u16, next: u8) -> Option<Chosen> {
+    match unpack(choose_word(frontend, hash, now, RESCUE | u64::from(next) << 8 | u64::from(failed) << 16)) {
+        Choice::To(chosen) => Some(chosen),
+        Choice::Leave | Choice::Refuse => None,
+    }
+}
+
+#[inline(always)]
+fn unpack(word: u64) -> Choice {
+    match word {
+        LEAVE => Choice::Leave,
+        REFUSE => Choice::Refuse,
+        _ => Choice::To(Chosen { origin: word as u16, flags: (word >> 16) as u16, next: (word >> 32) as u8 }),
+    }
+}
+
+#[inline(always)]
+fn pack(origin: u16, flags: u16, next: u8) -> u64 {
+    u64::from(origin) | u64::from(flags) << 16 | u64::from(next) << 32
 }
 
 /// A function of its own to the verifier, which then looks at it once and not at every way that leads here.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64, may_try: u32) -> u32 {
-    let may_try = may_try != 0;
+pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64, how: u64) -> u64 {
+    let mode = maps::node().map_or(0, |node| node.mode);
+    if mode & Node::BYPASS != 0 {
+        return LEAVE;
+    }
     let Some((table, slot)) = slot(frontend, hash) else { return LEAVE };
+    if how & RESCUE != 0 {
+        let found = armed(table, hash, (how >> 16) as u16, (how >> 8) as u8, now, false);
+        return if found.id == NONE { LEAVE } else { pack(found.id, 0, found.next) };
+    }
+    let word = for_new_flow(table, slot, hash, now);
+    if mode & Node::OBSERVE != 0 {
+        if word != pack(table.own, 0, 0) {
+            count(Count::WithheldSteer);
+        }
+        return LEAVE;
+    }
+    word
+}
+
+#[inline(always)]
+fn for_new_flow(table: &Table, slot: u16, hash: u32, now: u64) -> u64 {
     let Some(subject) = Subject::find(slot) else { return LEAVE };
     // Slots don't name a blocked origin. Where its trials go on, they are done by its own address's flows.
-    if may_try
-        && table.own != slot
+    if table.own != slot
         && let Some(own) = Subject::find(table.own)
         && own.origin.is(Origin::TRIALS)
         && own.wins_trial(now)
     {
-        return u32::from(table.own) | u32::from(TRIAL) << 16;
+        return pack(table.own, TRIAL, 0);
     }
-    if subject.is_usable() {
+    let is_usable = usable(slot) != 0;
+    if is_usable {
         if subject.origin.is(Origin::OBSERVE) && subject.trip_holds() {
             count(Count::WithheldSteer);
             if let Some(counters) = maps::counters(slot) {
                 counters.withheld_moves += 1;
             }
         }
-        return u32::from(slot);
+        // An address is itself, whatever its capacity: only what is sent elsewhere is bounded.
+        if table.own == slot || candidate(slot, now, 0) == ADMITTED {
+            return pack(slot, 0, 0);
+        }
+    } else if subject.wins_trial(now) {
+        return pack(slot, TRIAL, 0);
     }
-    if may_try && subject.wins_trial(now) {
-        return u32::from(slot) | u32::from(TRIAL) << 16;
+    let found = armed(table, hash, slot, 0, now, table.flags & Table::EXCEED != 0);
+    if found.id != NONE {
+        if subject.is_first_flow() {
+            maps::tell((Kind::FirstFlow, Why::None), now, slot, found.id, (0, 0), None);
+        }
+        return pack(found.id, 0, found.next);
     }
-    let other = armed(table, hash, slot);
-    if other == NONE {
-        count(Count::Panic);
-        return u32::from(slot);
+    if found.full || is_usable {
+        if table.flags & Table::REFUSE != 0 {
+            count(Count::OverflowRefused);
+            return REFUSE;
+        }
+        return pack(slot, 0, 0);
     }
-    if subject.is_first_flow() {
-        maps::tell((Kind::FirstFlow, Why::None), now, slot, other, (0, 0), None);
+    count(Count::Panic);
+    if table.flags & Table::NO_PANIC != 0 { REFUSE } else { pack(slot, 0, 0) }
+}
+
+/// Whether a usable standby of the frontend could take what fails at `origin`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn standby(frontend: u16, origin: u16) -> u32 {
+    let Some((table, _)) = slot(frontend, 0) else { return 0 };
+    for i in 0..ARMED_MAX {
+        if i as u32 >= u32::from(table.armed_len) {
+            break;
+        }
+        let id = table.armed[i];
+        if id != origin && usable(id) != 0 {
+            return 1;
+        }
     }
-    u32::from(other)
+    0
+}
+
+/// [`standby`], as a question.
+#[inline(always)]
+pub fn has_standby(frontend: u16, origin: u16) -> bool {
+    standby(frontend, origin) != 0
 }
 
 /// The slot of the table in force. A new plan may overtake the reader once; twice is counted.
@@ -88,14 +177,48 @@ fn slot(frontend: u16, hash: u32) -> Option<(&'static Table, u16)> {
     None
 }
 
-/// The first usable standby; the best ones take turns by the flow's hash.
+/// A standby.
+struct Armed {
+    /// [`NONE`]: nobody.
+    id: u16,
+    /// Place behind it.
+    next: u8,
+    /// One was passed over for want of capacity.
+    full: bool,
+}
+
+const ADMITTED: u32 = 1;
+const FULL: u32 = 2;
+
+/// Whether an origin is usable, and has room for one more connection, which it then takes.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn candidate(id: u16, now: u64, exceed: u32) -> u32 {
+    match Subject::find(id) {
+        Some(subject) if subject.is_usable() => {
+            if subject.admits(now, exceed != 0) {
+                return ADMITTED;
+            }
+            subject.tell_full(now);
+            FULL
+        }
+        _ => 0,
+    }
+}
+
+/// The first usable standby from place `from` on; the best ones take turns by the flow's hash. `exceed`: capacity is no
+/// bound.
 #[inline(always)]
-fn armed(table: &Table, hash: u32, instead_of: u16) -> u16 {
+fn armed(table: &Table, hash: u32, instead_of: u16, from: u8, now: u64, exceed: bool) -> Armed {
     let (len, best) = (u32::from(table.armed_len), u32::from(table.armed_best));
     let first = if best == 0 { 0 } else { (hash >> 8) % best };
+    let mut full = false;
     for i in 0..ARMED_MAX as u32 {
         if i >= len {
             break;
+        }
+        if i < u32::from(from) {
+            continue;
         }
         let turn = if i < best && first + i >= best {
             first + i - best
@@ -108,11 +231,11 @@ fn armed(table: &Table, hash: u32, instead_of: u16) -> u16 {
         if id == instead_of {
             continue;
         }
-        if let Some(subject) = Subject::find(id) {
-            if subject.is_usable() {
-                return id;
-            }
+        match candidate(id, now, u32::from(exceed)) {
+            ADMITTED => return Armed { id, next: i as u8 + 1, full },
+            FULL => full = true,
+            _ => {}
         }
     }
-    NONE
+    Armed { id: NONE, next: 0, full }
 }

@@ -10,14 +10,14 @@ use health_common::{
 
 use crate::{
     atomic, maps,
-    trip::{Subject, clear, word},
+    subject::{Subject, clear, word},
 };
 
 impl Subject {
     /// Whether the caller's flow is the trial.
     #[inline(always)]
     pub fn wins_trial(&self, now: u64) -> bool {
-        let blocked = self.origin.is(Origin::BLOCKED);
+        let blocked = self.is_blocked();
         if (blocked && !self.origin.is(Origin::TRIALS)) || (!blocked && !self.trip_holds()) {
             return false;
         }
@@ -73,7 +73,7 @@ impl Subject {
     pub fn succeeded(&self, streak: u64, began: u64, now: u64, trial: bool) {
         let word = word!(self, trip);
         let old = Trip(atomic::load(word));
-        if self.origin.is(Origin::BLOCKED) {
+        if self.is_blocked() {
             // A blocked origin without a trip was judged from traffic as a whole: both layers speak for it.
             if trial && (old.0 == 0 || old.streak() == streak) && clear(word!(self, trial_open_ns)) {
                 atomic::add(word!(self, trials_passed), 1);

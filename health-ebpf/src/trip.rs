@@ -1,4 +1,6 @@
-//! Streaks, trips and trials of one origin: [`health_common::trip`] with atomics.
+//! Trips: when an origin gets no more new flows, and what may speak against it. [`health_common::trip`] with atomics.
+//!
+//! Global functions: the verifier looks at each once, and not at every way that leads there.
 
 use core::ptr::addr_of_mut;
 
@@ -6,220 +8,17 @@ use health_common::{
     cells::{Cell, REQUEST_CELLS, REQUEST_SHIFT, SYN_CELLS, SYN_SHIFT},
     event::{Kind, Why},
     map::Count,
-    origin::{Origin, OriginState},
-    streak::Streak,
-    trip::{self, CONNECT, REQUEST, Trip, Usable},
+    origin::Origin,
+    trip::{CONNECT, REQUEST, Trip, Usable},
 };
 
 use crate::{
     atomic, cells,
     maps::{self, count},
+    subject::{Subject, clear, usable as is_usable, word},
 };
 
-/// Steps of the time of the last answer. Unit: ns, a power of two less one.
-const ANSWERED_STEP: u64 = (1 << 22) - 1;
-
-/// An origin's record and its shared words.
-#[derive(Clone, Copy)]
-pub struct Subject {
-    pub id: u16,
-    pub origin: &'static Origin,
-    pub state: *mut OriginState,
-}
-
-/// A word of the subject's state.
-macro_rules! word {
-    ($subject:expr, $field:ident) => {
-        // SAFETY: `state` points into an array map's value, which is never freed while programs run.
-        unsafe { addr_of_mut!((*$subject.state).$field) }
-    };
-}
-
-pub(crate) use word;
-
-impl Subject {
-    #[inline(always)]
-    pub fn find(id: u16) -> Option<Self> {
-        Some(Self { id, origin: maps::origin(id)?, state: maps::state(id)? })
-    }
-
-    /// Whether new flows may go there.
-    #[inline(always)]
-    pub fn is_usable(&self) -> bool {
-        let flags = self.origin.flags & (Origin::PRESENT | Origin::BLOCKED | Origin::OBSERVE);
-        if flags & Origin::OBSERVE != 0 {
-            return true;
-        }
-        flags == Origin::PRESENT && !self.trip_holds()
-    }
-
-    #[inline(always)]
-    pub fn trip_holds(&self) -> bool {
-        Trip(atomic::load(word!(self, trip))).holds(self.origin.clear_before_ns)
-    }
-
-    /// A packet of the origin was accepted.
-    #[inline(always)]
-    pub fn seen(&self, coarse_ns: u64) {
-        let last = word!(self, last_seen_ns);
-        if atomic::load(last) != coarse_ns {
-            atomic::store(last, coarse_ns);
-        }
-    }
-
-    /// A first SYN was sent to it.
-    #[inline(always)]
-    pub fn syn_sent(&self, now: u64, client: u32) {
-        // SAFETY: as in `word!`.
-        let cells = unsafe { addr_of_mut!((*self.state).syn_cells) }.cast::<u64>();
-        cells::sent(cells, SYN_CELLS, SYN_SHIFT, now, word!(self, syn_timeouts));
-        let within = self.origin.within_ns;
-        let open = atomic::update(word!(self, syns_open), |run| Streak(run).add(now, client, within).0);
-        if Streak(open).count() == u32::from(self.origin.after) {
-            atomic::store(word!(self, syns_reached_ns), now);
-        }
-    }
-
-    /// A SYN sent at `syn_ns` was answered, however.
-    #[inline(always)]
-    pub fn syn_done(&self, syn_ns: u64) {
-        // SAFETY: as in `word!`.
-        let cells = unsafe { addr_of_mut!((*self.state).syn_cells) }.cast::<u64>();
-        cells::done(cells, SYN_CELLS, SYN_SHIFT, syn_ns, self.origin.syn_timeout_ns);
-    }
-
-    /// A SYN was answered where we can't see it, or by nobody who counts: it says nothing.
-    #[inline(always)]
-    pub fn syn_void(&self, syn_ns: u64) {
-        self.syn_done(syn_ns);
-        atomic::update(word!(self, syns_open), |run| Streak(run).remove().0);
-    }
-
-    /// A SYN was refused.
-    #[inline(always)]
-    pub fn syn_refused(&self, now: u64, client: u32) {
-        atomic::update(word!(self, syns_open), |run| Streak(run).remove().0);
-        self.failed(word!(self, connect_failures), now, client, Why::Refused);
-    }
-
-    /// A SYN sent at `syn_ns` was accepted.
-    #[inline(always)]
-    pub fn connected(&self, syn_ns: u64, now: u64, trial: bool) {
-        clear(word!(self, syns_open));
-        clear(word!(self, connect_failures));
-        self.succeeded(CONNECT, syn_ns, now, trial);
-    }
-
-    /// The last byte of a request was sent.
-    #[inline(always)]
-    pub fn request_sent(&self, now: u64, client: u32) {
-        // SAFETY: as in `word!`.
-        let cells = unsafe { addr_of_mut!((*self.state).request_cells) }.cast::<u64>();
-        cells::sent(cells, REQUEST_CELLS, REQUEST_SHIFT, now, word!(self, no_responses));
-        // While answers keep coming, nobody asks who waits: the word would only be fought over. Half a timeout after the last
-        // one it begins to tell how many clients do.
-        let quiet = now.saturating_sub(atomic::load(word!(self, answered_ns)));
-        if quiet >= self.origin.response_timeout_ns / 2 {
-            let within = self.origin.within_ns;
-            atomic::update(word!(self, requests_open), |run| Streak(run).add(now, client, within).0);
-        }
-    }
-
-    /// A request whose last byte was sent at `request_ns` is over, however.
-    #[inline(always)]
-    pub fn request_done(&self, request_ns: u64) {
-        // SAFETY: as in `word!`.
-        let cells = unsafe { addr_of_mut!((*self.state).request_cells) }.cast::<u64>();
-        cells::done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, self.origin.response_timeout_ns);
-        // Nothing to take from while answers keep coming.
-        let open = word!(self, requests_open);
-        if atomic::load(open) != 0 {
-            atomic::update(open, |run| Streak(run).remove().0);
-        }
-    }
-
-    /// The first response byte came in time.
-    #[inline(always)]
-    pub fn answered(&self, request_ns: u64, now: u64, trial: bool) {
-        clear(word!(self, requests_open));
-        clear(word!(self, request_failures));
-        // Read by epochs of 33 ms, so a step of 4 ms is fine enough and spares the other CPUs a dirty line per answer.
-        let coarse = now & !ANSWERED_STEP;
-        if atomic::load(word!(self, answered_ns)) != coarse {
-            atomic::store(word!(self, answered_ns), coarse);
-        }
-        self.succeeded(REQUEST, request_ns, now, trial);
-    }
-
-    /// The origin reset a connection before it sent a byte.
-    #[inline(always)]
-    pub fn reset_early(&self, now: u64, client: u32) {
-        self.failed(word!(self, request_failures), now, client, Why::ResetEarly);
-    }
-
-    /// One more failure that needs no waiting.
-    #[inline(always)]
-    fn failed(&self, streak: *mut u64, now: u64, client: u32, why: Why) {
-        let within = self.origin.within_ns;
-        let run = Streak(atomic::update(streak, |run| Streak(run).add(now, client, within).0));
-        if run.count() == 1 {
-            atomic::store(word!(self, first_bad_ns), now);
-        }
-        if trip::failed_enough(run, self.origin) {
-            attempt(self.id, now, why as u16, run.count(), atomic::load(word!(self, first_bad_ns)));
-        }
-    }
-
-    /// Trips if the SYNs that are still unanswered have waited long enough.
-    #[inline(always)]
-    pub fn look_at_syns(&self, now: u64) {
-        let open = Streak(atomic::load(word!(self, syns_open)));
-        // Under the timeout's count nothing is worth a further look.
-        if open.count() < u32::from(self.origin.after) {
-            return;
-        }
-        let (reached, seen) = (atomic::load(word!(self, syns_reached_ns)), atomic::load(word!(self, last_seen_ns)));
-        if trip::silent_enough(open, reached, seen, now, self.origin) {
-            let first = now.saturating_sub(open.age_ns(now));
-            attempt(self.id, now, Why::SynTimeout as u16, open.count(), first);
-        }
-    }
-
-    /// Trips if enough requests are overdue and none was answered since the first of them. Once an epoch.
-    #[inline(always)]
-    pub fn look_at_requests(&self, now: u64) {
-        let timeout = self.origin.response_timeout_ns;
-        let looked = word!(self, looked_epoch);
-        let (epoch, last) = (now >> REQUEST_SHIFT, atomic::load(looked));
-        if timeout == 0 || last == epoch || !atomic::swap_if(looked, last, epoch) {
-            return;
-        }
-        let open = Streak(atomic::load(word!(self, requests_open)));
-        if open.spread_at_least(u32::from(self.origin.spread_min)) {
-            let failures = overdue(self.id, now);
-            if failures > 0 {
-                attempt(self.id, now, Why::NoResponse as u16, failures, now.saturating_sub(open.age_ns(now)));
-            }
-        }
-    }
-
-    /// Whether this is the first new flow that goes elsewhere since the trip.
-    #[inline(always)]
-    pub fn is_first_flow(&self) -> bool {
-        clear(word!(self, first_flow_due))
-    }
-}
-
-/// Sets a word to 0; whether it was something else. Clean words are only read, so that CPUs don't fight over them.
-#[inline(always)]
-pub fn clear(word: *mut u64) -> bool {
-    let old = atomic::load(word);
-    old != 0 && atomic::swap_if(word, old, 0)
-}
-
 /// Requests that are overdue and newer than the last answer, if they are enough to trip; else 0.
-///
-/// A function of its own to the verifier, which then looks at it once and not at every way that leads here.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn overdue(id: u16, now: u64) -> u32 {
@@ -250,9 +49,31 @@ pub extern "C" fn overdue(id: u16, now: u64) -> u32 {
     if failures >= u32::from(origin.after) && silent { failures } else { 0 }
 }
 
+/// SYNs that are overdue, of those that the cells remember.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn syns_overdue(id: u16, now: u64) -> u32 {
+    let Some(subject) = Subject::find(id) else { return 0 };
+    let newest = (now.saturating_sub(subject.origin.syn_timeout_ns) >> SYN_SHIFT).saturating_sub(1);
+    // SAFETY: as in `word!`.
+    let ring = unsafe { addr_of_mut!((*subject.state).syn_cells) }.cast::<u64>();
+    let Some(scratch) = maps::scratch() else { return 0 };
+    let tally = &mut scratch.tally;
+    *tally = Usable::default();
+    for back in 0..SYN_CELLS as u64 - 1 {
+        if back > newest {
+            break;
+        }
+        let epoch = newest - back;
+        let cell = Cell(atomic::load(cells::place(ring, SYN_CELLS, epoch)));
+        if cell.is_of(epoch, SYN_CELLS) {
+            tally.others = tally.others.wrapping_add(cell.unanswered() as u32);
+        }
+    }
+    tally.others
+}
+
 /// Trips, if nothing speaks against it. `why` is a [`Why`].
-///
-/// A function of its own to the verifier, as [`overdue`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad: u64) -> u32 {
@@ -261,14 +82,16 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
     let origin = subject.origin;
     let word = word!(subject, trip);
     let old = Trip(atomic::load(word));
-    if !origin.is(Origin::KERNEL_TRIP) || origin.is(Origin::BLOCKED) || old.holds(origin.clear_before_ns) {
+    if !origin.is(Origin::KERNEL_TRIP) || subject.is_blocked() || old.holds(origin.clear_before_ns) {
         return 0;
     }
     let streak = match why {
         Why::ResetEarly | Why::NoResponse | Why::Status => REQUEST,
         Why::Refused | Why::SynTimeout | Why::Unreachable | Why::None => CONNECT,
     };
-    let allowed = guard(&subject);
+    // A frozen service keeps what is planned. Observed, a trip is noted all the same, for it moves nothing.
+    let frozen = subject.is_withheld() && !origin.is(Origin::OBSERVE);
+    let allowed = !frozen && guard(&subject);
     if !atomic::swap_if(word, old.0, if allowed { Trip::new(now, streak).0 } else { 0 }) {
         return 0;
     }
@@ -277,7 +100,7 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
     clear(word!(subject, request_failures));
     clear(word!(subject, syns_open));
     clear(word!(subject, requests_open));
-    let observes = origin.is(Origin::OBSERVE);
+    let observes = subject.is_withheld();
     if let Some(counters) = maps::counters(id) {
         if !allowed || observes {
             counters.withheld_trips += 1;
@@ -335,8 +158,8 @@ fn guard(subject: &Subject) -> bool {
             break;
         }
         let other = service.origins[i];
-        if let Some(other) = Subject::find(other) {
-            usable.see(own, (other.id, other.origin.tier), other.id != own.0 && other.is_usable());
+        if let Some(record) = maps::origin(other) {
+            usable.see(own, (other, record.tier), other != own.0 && is_usable(other) != 0);
         }
     }
     usable.allows(service.max_percent)

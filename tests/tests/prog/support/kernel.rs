@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, PerCpuValues, RingBuf};
-use aya::programs::{CgroupSock, CgroupSockAddr, Program, SchedClassifier};
+use aya::programs::{CgroupSock, CgroupSockAddr, SockOps, Xdp, Program, SchedClassifier};
 use aya::{Ebpf, EbpfLoader, Pod, TestRun as _, TestRunOptions};
 use health_common::event::{Event, Kind};
 use health_common::flow::{Choice, Flow, HalfOpen, Moved};
@@ -91,6 +91,8 @@ impl Kernel {
                 Program::SchedClassifier(program) => program.load(),
                 Program::CgroupSockAddr(program) => program.load(),
                 Program::CgroupSock(program) => program.load(),
+                Program::SockOps(program) => program.load(),
+                Program::Xdp(program) => program.load(),
                 _ => panic!("{name} is of an unknown type"),
             };
             if let Err(error) = result {
@@ -107,6 +109,8 @@ impl Kernel {
             Program::SchedClassifier(program) => program.info(),
             Program::CgroupSockAddr(program) => CgroupSockAddr::info(program),
             Program::CgroupSock(program) => CgroupSock::info(program),
+            Program::SockOps(program) => SockOps::info(program),
+            Program::Xdp(program) => Xdp::info(program),
             _ => panic!("unknown type"),
         };
         let count = |program| info(program).ok()?.verified_instruction_count();
