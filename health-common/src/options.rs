@@ -1,6 +1,6 @@
 //! What the TCP options of a SYN say about whether it may be sent elsewhere.
 
-use crate::flow::{FIXED, HalfOpen, OPTIONS_MAX, UNTURNABLE};
+use crate::flow::{FIXED, OPTIONS_MAX, UNTURNABLE};
 
 /// End of the list (RFC 9293 §3.2).
 const END: u8 = 0;
@@ -26,66 +26,47 @@ pub struct Survey {
     pub shift: u8,
 }
 
-/// One option: its kind, and where the next one begins; `None` at the end, or where a length makes no sense.
+/// Looks at the option at `at`, and gives where the next one begins; `len` or more at the end, or where a length makes no sense.
+///
+/// A step and not the whole way, so that the programs can hide from the verifier where they are, which it would else follow.
 #[inline(always)]
-const fn option(options: &[u8; OPTIONS_MAX], at: usize, len: usize) -> Option<(u8, usize)> {
+#[must_use]
+pub const fn step(options: &[u8; OPTIONS_MAX], at: usize, len: usize, found: &mut Survey) -> usize {
     if at >= len || at >= OPTIONS_MAX {
-        return None;
+        return OPTIONS_MAX;
     }
-    match options[at] {
-        END => None,
-        NOP => Some((NOP, at + 1)),
-        kind => {
-            if at + 1 >= len || at + 1 >= OPTIONS_MAX {
-                return None;
-            }
-            let step = options[at + 1] as usize;
-            if step < 2 || at + step > len { None } else { Some((kind, at + step)) }
+    let kind = options[at];
+    if kind == NOP {
+        return at + 1;
+    }
+    if kind == END || at + 1 >= len || at + 1 >= OPTIONS_MAX {
+        return OPTIONS_MAX;
+    }
+    let step = options[at + 1] as usize;
+    if step < 2 || at + step > len {
+        return OPTIONS_MAX;
+    }
+    match kind {
+        MD5 | AO => found.flags |= FIXED,
+        FAST_OPEN => found.flags |= UNTURNABLE,
+        WINDOW_SCALE if step > 2 && at + 2 < OPTIONS_MAX => {
+            let shift = options[at + 2];
+            found.shift = if shift > SHIFT_MAX { SHIFT_MAX } else { shift };
         }
+        _ => {}
     }
+    at + step
 }
 
 /// Looks through the options.
-#[inline(always)]
 #[must_use]
 pub const fn survey(options: &[u8; OPTIONS_MAX], len: usize) -> Survey {
     let mut found = Survey { flags: 0, shift: 0 };
     let mut at = 0;
-    // 40 NOPs are the most that there can be.
-    let mut turn = 0;
-    while turn < OPTIONS_MAX {
-        turn += 1;
-        let Some((kind, next)) = option(options, at, len) else { break };
-        match kind {
-            MD5 | AO => found.flags |= FIXED,
-            FAST_OPEN => found.flags |= UNTURNABLE,
-            WINDOW_SCALE if at + 2 < next && at + 2 < OPTIONS_MAX => {
-                let shift = options[at + 2];
-                found.shift = if shift > SHIFT_MAX { SHIFT_MAX } else { shift };
-            }
-            _ => {}
-        }
-        at = next;
+    while at < len && at < OPTIONS_MAX {
+        at = step(options, at, len, &mut found);
     }
     found
-}
-
-/// [`survey`] of a noted attempt.
-#[inline(always)]
-#[must_use]
-pub fn of(attempt: &HalfOpen) -> Survey {
-    let mut bytes = [0; OPTIONS_MAX];
-    let mut i = 0;
-    while i < OPTIONS_MAX / 8 {
-        let word = attempt.options[i].to_ne_bytes();
-        let mut j = 0;
-        while j < 8 {
-            bytes[i * 8 + j] = word[j];
-            j += 1;
-        }
-        i += 1;
-    }
-    survey(&bytes, attempt.options_len())
 }
 
 #[cfg(test)]

@@ -34,12 +34,12 @@ mod trip;
 
 use aya_ebpf::{
     EbpfContext,
-    bindings::xdp_action,
+    bindings::{__sk_buff, xdp_action, xdp_md},
     macros::{cgroup_sock, cgroup_sock_addr, classifier, sock_ops, xdp},
     programs::{SockAddrContext, SockContext, SockOpsContext, TcContext, XdpContext},
 };
 use context::{Behind, Context, Tc, Xdp};
-use egress::{Client, Egress, Hook};
+use egress::{Client, Egress};
 use maps::{V4, V6};
 use observe::{ANSWER_NOTED, LOSER_NOTED, PASS, REFUSAL_NOTED, REPEAT_NOTED, SIGNAL_NOTED, SYN_NOTED};
 use parse::{Direction, Network, Unread};
@@ -53,11 +53,11 @@ pub fn egress(ctx: TcContext) -> i32 {
     let raw = ctx.as_ptr().cast();
     let ctx = Tc(ctx);
     match parse::network(&ctx) {
-        Network::V4(l3) => match out_v4::<Egress>(&ctx, l3) {
+        Network::V4(l3) => match egress_v4(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_egress_v4(raw), || syn::again_egress_v4(raw)),
             verdict => verdict,
         },
-        Network::V6(l3) => match out_v6::<Egress>(&ctx, l3) {
+        Network::V6(l3) => match egress_v6(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_egress_v6(raw), || syn::again_egress_v6(raw)),
             verdict => verdict,
         },
@@ -71,11 +71,11 @@ pub fn client(ctx: TcContext) -> i32 {
     let raw = ctx.as_ptr().cast();
     let ctx = Tc(ctx);
     match parse::network(&ctx) {
-        Network::V4(l3) => match out_v4::<Client>(&ctx, l3) {
+        Network::V4(l3) => match client_v4(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_client_v4(raw), || syn::again_client_v4(raw)),
             verdict => verdict,
         },
-        Network::V6(l3) => match out_v6::<Client>(&ctx, l3) {
+        Network::V6(l3) => match client_v6(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_client_v6(raw), || syn::again_client_v6(raw)),
             verdict => verdict,
         },
@@ -90,14 +90,14 @@ pub fn ingress(ctx: TcContext) -> i32 {
     let ctx = Tc(ctx);
     match parse::network(&ctx) {
         Network::V4(l3) => {
-            let mut verdict = in_v4(&ctx, l3);
+            let mut verdict = ingress_v4(raw, l3 as u32);
             if verdict == ANSWER_NOTED {
                 verdict = answer::answer_v4(raw);
             }
             rescued(verdict, || rescue::rescue_v4(raw), || rescue::reset_v4(raw))
         }
         Network::V6(l3) => {
-            let mut verdict = in_v6(&ctx, l3);
+            let mut verdict = ingress_v6(raw, l3 as u32);
             if verdict == ANSWER_NOTED {
                 verdict = answer::answer_v6(raw);
             }
@@ -114,14 +114,14 @@ pub fn ingress_behind(ctx: TcContext) -> i32 {
     let ctx = Behind(ctx);
     match parse::network(&ctx) {
         Network::V4(l3) => {
-            let mut verdict = in_v4(&ctx, l3);
+            let mut verdict = behind_v4(raw, l3 as u32);
             if verdict == ANSWER_NOTED {
                 verdict = answer::answer_behind_v4(raw);
             }
             rescued(verdict, || rescue::rescue_v4(raw), || rescue::reset_v4(raw))
         }
         Network::V6(l3) => {
-            let mut verdict = in_v6(&ctx, l3);
+            let mut verdict = behind_v6(raw, l3 as u32);
             if verdict == ANSWER_NOTED {
                 verdict = answer::answer_behind_v6(raw);
             }
@@ -134,15 +134,16 @@ pub fn ingress_behind(ctx: TcContext) -> i32 {
 /// Observes packets from origins before the stack has seen them. Changes nothing, drops nothing.
 #[xdp]
 pub fn xdp_ingress(ctx: XdpContext) -> u32 {
+    let raw = ctx.ctx;
     let ctx = Xdp(ctx);
     // Whatever it is, the packet goes on.
     let _verdict = match parse::network(&ctx) {
-        Network::V4(l3) => match in_v4(&ctx, l3) {
+        Network::V4(l3) => match xdp_v4(raw, l3 as u32) {
             SIGNAL_NOTED => signalled(),
             ANSWER_NOTED => answer::answer_xdp_v4(),
             verdict => verdict,
         },
-        Network::V6(l3) => match in_v6(&ctx, l3) {
+        Network::V6(l3) => match xdp_v6(raw, l3 as u32) {
             SIGNAL_NOTED => signalled(),
             ANSWER_NOTED => answer::answer_xdp_v6(),
             verdict => verdict,
@@ -152,41 +153,52 @@ pub fn xdp_ingress(ctx: XdpContext) -> u32 {
     xdp_action::XDP_PASS
 }
 
-// Functions of their own, so that their frames are gone before the next step needs the stack.
+// Global functions: their frames are gone before the next step needs the stack, and the verifier looks at each once,
+// wherever the IP header may begin.
 
-#[inline(never)]
-fn out_v4<H: Hook>(ctx: &Tc, l3: usize) -> i32 {
-    match parse::v4(ctx, l3, Direction::Out) {
-        Ok(packet) => egress::egress::<V4, H>(&ctx.0, &packet),
-        Err(why) => unread(why),
-    }
+/// Where an IP header can begin: behind Ethernet and at most two tags.
+const L3_MASK: u32 = 31;
+
+macro_rules! out {
+    ($name:ident, $parse:ident, $family:ident, $hook:ident) => {
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $name(ctx: *mut __sk_buff, l3: u32) -> i32 {
+            let ctx = Tc(TcContext::new(ctx));
+            match parse::$parse(&ctx, (l3 & L3_MASK) as usize, Direction::Out) {
+                Ok(packet) => egress::egress::<$family, $hook>(&ctx.0, &packet),
+                Err(why) => unread(why),
+            }
+        }
+    };
 }
 
-#[inline(never)]
-fn out_v6<H: Hook>(ctx: &Tc, l3: usize) -> i32 {
-    match parse::v6(ctx, l3, Direction::Out) {
-        Ok(packet) => egress::egress::<V6, H>(&ctx.0, &packet),
-        Err(why) => unread(why),
-    }
+out!(egress_v4, v4, V4, Egress);
+out!(egress_v6, v6, V6, Egress);
+out!(client_v4, v4, V4, Client);
+out!(client_v6, v6, V6, Client);
+
+macro_rules! back {
+    ($name:ident, $parse:ident, $family:ident, $context:ident, $raw:ident, $kernel:ident) => {
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $name(ctx: *mut $raw, l3: u32) -> i32 {
+            let ctx = $context($kernel::new(ctx));
+            match parse::$parse(&ctx, (l3 & L3_MASK) as usize, Direction::In) {
+                Ok(packet) => ingress::ingress::<$family, $context>(&ctx, &packet),
+                Err(why) if $context::OBSERVES => unread(why),
+                Err(_) => PASS,
+            }
+        }
+    };
 }
 
-#[inline(never)]
-fn in_v4<C: Context>(ctx: &C, l3: usize) -> i32 {
-    match parse::v4(ctx, l3, Direction::In) {
-        Ok(packet) => ingress::ingress::<V4, C>(ctx, &packet),
-        Err(why) if C::OBSERVES => unread(why),
-        Err(_) => PASS,
-    }
-}
-
-#[inline(never)]
-fn in_v6<C: Context>(ctx: &C, l3: usize) -> i32 {
-    match parse::v6(ctx, l3, Direction::In) {
-        Ok(packet) => ingress::ingress::<V6, C>(ctx, &packet),
-        Err(why) if C::OBSERVES => unread(why),
-        Err(_) => PASS,
-    }
-}
+back!(ingress_v4, v4, V4, Tc, __sk_buff, TcContext);
+back!(ingress_v6, v6, V6, Tc, __sk_buff, TcContext);
+back!(behind_v4, v4, V4, Behind, __sk_buff, TcContext);
+back!(behind_v6, v6, V6, Behind, __sk_buff, TcContext);
+back!(xdp_v4, v4, V4, Xdp, xdp_md, XdpContext);
+back!(xdp_v6, v6, V6, Xdp, xdp_md, XdpContext);
 
 #[inline(always)]
 fn first_or_again(verdict: i32, again: impl Fn() -> i32) -> i32 {

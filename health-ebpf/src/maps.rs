@@ -113,7 +113,7 @@ pub struct V6;
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn relocate_v4(to: u16, flags: u16) -> u32 {
+pub extern "C" fn relocate_v4(to: u16, flags: u16) -> u32 {
     u32::from(moved::relocate_noted::<V4>(to, flags))
 }
 

@@ -157,8 +157,12 @@ pub fn forget<F: Family>(key: &F::Key) {
 pub fn take_back<F: Family>(key: &F::Key) {
     if let Some(moved) = F::moved_out().get_ptr(key) {
         // SAFETY: the map is preallocated.
-        let there = key.with_remote(unsafe { &(*moved).to }).with_node_port(unsafe { (*moved).node_port });
-        maps::removed(F::moved_back().remove(there));
+        let wire = key.with_remote(unsafe { &(*moved).to }).with_node_port(unsafe { (*moved).node_port });
+        let Some(scratch) = maps::scratch() else { return };
+        // By way of the scratch room, as the stack has none for it.
+        let there = &mut F::noted(scratch).there;
+        *there = wire;
+        maps::removed(F::moved_back().remove(&*there));
         maps::removed(F::moved_out().remove(key));
     }
 }

@@ -79,10 +79,16 @@ pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64, how: u64) -> u
     }
     let Some((table, slot)) = slot(frontend, hash) else { return LEAVE };
     if how & RESCUE != 0 {
-        let found = armed(table, hash, (how >> 16) as u16, (how >> 8) as u8, now, false);
-        return if found.id == NONE { LEAVE } else { pack(found.id, 0, found.next) };
+        let failed = (how >> 16) as u16;
+        let found = armed_word(frontend, hash, now, u32::from(failed) | ((how >> 8) as u32 & 0xff) << 16);
+        let (id, next) = (found as u16, (found >> 16) as u8);
+        if id == NONE {
+            return LEAVE;
+        }
+        first_flow(failed, id, now);
+        return pack(id, 0, next);
     }
-    let word = for_new_flow(table, slot, hash, now);
+    let word = for_new_flow(table, frontend, slot, hash, now);
     if mode & Node::OBSERVE != 0 {
         if word != pack(table.own, 0, 0) {
             count(Count::WithheldSteer);
@@ -93,7 +99,7 @@ pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64, how: u64) -> u
 }
 
 #[inline(always)]
-fn for_new_flow(table: &Table, slot: u16, hash: u32, now: u64) -> u64 {
+fn for_new_flow(table: &Table, frontend: u16, slot: u16, hash: u32, now: u64) -> u64 {
     let Some(subject) = Subject::find(slot) else { return LEAVE };
     // Slots don't name a blocked origin. Where its trials go on, they are done by its own address's flows.
     if table.own != slot
@@ -118,14 +124,13 @@ fn for_new_flow(table: &Table, slot: u16, hash: u32, now: u64) -> u64 {
     } else if subject.wins_trial(now) {
         return pack(slot, TRIAL, 0);
     }
-    let found = armed(table, hash, slot, 0, now, table.flags & Table::EXCEED != 0);
-    if found.id != NONE {
-        if subject.is_first_flow() {
-            maps::tell((Kind::FirstFlow, Why::None), now, slot, found.id, (0, 0), None);
-        }
-        return pack(found.id, 0, found.next);
+    let found = armed_word(frontend, hash, now, u32::from(slot) | if table.flags & Table::EXCEED != 0 { EXCEED } else { 0 });
+    let (id, next) = (found as u16, (found >> 16) as u8);
+    if id != NONE {
+        first_flow(slot, id, now);
+        return pack(id, 0, next);
     }
-    if found.full || is_usable {
+    if found & WAS_FULL != 0 || is_usable {
         if table.flags & Table::REFUSE != 0 {
             count(Count::OverflowRefused);
             return REFUSE;
@@ -159,6 +164,17 @@ pub fn has_standby(frontend: u16, origin: u16) -> bool {
     standby(frontend, origin) != 0
 }
 
+/// Tells of the first flow since the trip that goes elsewhere.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn first_flow(from: u16, to: u16, now: u64) -> u32 {
+    let first = Subject::find(from).is_some_and(|subject| subject.is_first_flow());
+    if first {
+        maps::tell((Kind::FirstFlow, Why::None), now, from, to, (0, 0), None);
+    }
+    u32::from(first)
+}
+
 /// The slot of the table in force. A new plan may overtake the reader once; twice is counted.
 #[inline(always)]
 fn slot(frontend: u16, hash: u32) -> Option<(&'static Table, u16)> {
@@ -175,16 +191,6 @@ fn slot(frontend: u16, hash: u32) -> Option<(&'static Table, u16)> {
     }
     count(Count::SlotStale);
     None
-}
-
-/// A standby.
-struct Armed {
-    /// [`NONE`]: nobody.
-    id: u16,
-    /// Place behind it.
-    next: u8,
-    /// One was passed over for want of capacity.
-    full: bool,
 }
 
 const ADMITTED: u32 = 1;
@@ -206,18 +212,28 @@ pub extern "C" fn candidate(id: u16, now: u64, exceed: u32) -> u32 {
     }
 }
 
-/// The first usable standby from place `from` on; the best ones take turns by the flow's hash. `exceed`: capacity is no
-/// bound.
-#[inline(always)]
-fn armed(table: &Table, hash: u32, instead_of: u16, from: u8, now: u64, exceed: bool) -> Armed {
+/// In the argument of [`armed_word`]: capacity is no bound.
+const EXCEED: u32 = 1 << 31;
+/// In its answer: a standby was passed over for want of capacity.
+const WAS_FULL: u32 = 1 << 31;
+
+/// The first usable standby; the best ones take turns by the flow's hash. `how`: the origin that it is wanted instead of, and
+/// above it the place from which to look. Gives the origin, or [`NONE`], and above it the place behind its own.
+///
+/// A function of its own to the verifier: its loop would be walked for each way that leads here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn armed_word(frontend: u16, hash: u32, now: u64, how: u32) -> u32 {
+    let (instead_of, from) = (how as u16, how >> 16 & 0xff);
+    let Some((table, _)) = slot(frontend, hash) else { return u32::from(NONE) };
     let (len, best) = (u32::from(table.armed_len), u32::from(table.armed_best));
     let first = if best == 0 { 0 } else { (hash >> 8) % best };
-    let mut full = false;
+    let mut full = 0;
     for i in 0..ARMED_MAX as u32 {
         if i >= len {
             break;
         }
-        if i < u32::from(from) {
+        if i < from {
             continue;
         }
         let turn = if i < best && first + i >= best {
@@ -227,15 +243,16 @@ fn armed(table: &Table, hash: u32, instead_of: u16, from: u8, now: u64, exceed: 
         } else {
             i
         };
-        let id = table.armed[(turn as usize) & (ARMED_MAX - 1)];
+        let id = table.armed[maps::opaque(turn as usize) & (ARMED_MAX - 1)];
+        full = maps::opaque(full as usize) as u32;
         if id == instead_of {
             continue;
         }
-        match candidate(id, now, u32::from(exceed)) {
-            ADMITTED => return Armed { id, next: i as u8 + 1, full },
-            FULL => full = true,
+        match candidate(id, now, how & EXCEED) {
+            ADMITTED => return u32::from(id) | (i + 1) << 16 | full,
+            FULL => full = WAS_FULL,
             _ => {}
         }
     }
-    Armed { id: NONE, next: 0, full }
+    u32::from(NONE) | full
 }

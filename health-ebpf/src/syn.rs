@@ -54,7 +54,7 @@ entry!(V6, Client, syn_client_v6, again_client_v6);
 #[inline(always)]
 fn syn<F: Family, H: Hook>(ctx: &TcContext) -> Option<i32> {
     let packet: &Packet<F::Key> = &F::noted(maps::scratch()?).packet;
-    let key = packet.key;
+    let key = &packet.key;
     let meant = maps::endpoint(&key.remote())?;
     if H::CLIENT && meant.frontend == NONE {
         // Nothing to steer: egress will look at it.
@@ -63,8 +63,8 @@ fn syn<F: Family, H: Hook>(ctx: &TcContext) -> Option<i32> {
     if is_bypassed(ctx) {
         // What an older flow of the tuple left must not catch this one's packets.
         maps::gone(F::half_open().remove(key), Count::HalfOpenRemoved);
-        moved::forget::<F>(&key);
-        let moves = apart::<F>(&key, meant, packet.flags);
+        moved::forget::<F>(key);
+        let moves = apart::<F>(key, meant, packet.flags);
         return moves.then(|| on_its_way::<F, H>(ctx, packet, true));
     }
     // SAFETY: the context is a live `__sk_buff`.
@@ -79,7 +79,7 @@ fn syn<F: Family, H: Hook>(ctx: &TcContext) -> Option<i32> {
             return Some(REPEAT_NOTED);
         }
     }
-    if !H::CLIENT && cookie == 0 && !moved::is_free::<F>(&key) {
+    if !H::CLIENT && cookie == 0 && !moved::is_free::<F>(key) {
         // Redirected where it arrived, and its mark was lost on the way.
         return None;
     }
@@ -95,9 +95,9 @@ fn apart<F: Family>(key: &F::Key, meant: EndpointUse, flags: u16) -> bool {
 /// A SYN of a new connection: chooses, remembers, counts.
 #[inline(always)]
 fn first<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>, meant: EndpointUse, cookie: u64) -> Option<i32> {
-    let key = packet.key;
+    let key = &packet.key;
     // The same tuple again, with another number: what was known of it is over (RFC 6191).
-    moved::forget::<F>(&key);
+    moved::forget::<F>(key);
     let (now, node) = (maps::now(), key.node());
     let attempt = &mut maps::scratch()?.attempt;
     remember(ctx, packet, attempt);
@@ -124,7 +124,7 @@ fn first<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>, meant: En
             Choice::To(chosen) => {
                 attempt.flags |= chosen.flags;
                 attempt.tried(chosen.next);
-                if chosen.origin != meant.origin && moved::relocate::<F>(&key, chosen.origin, packet.flags) {
+                if chosen.origin != meant.origin && moved::relocate::<F>(key, chosen.origin, packet.flags) {
                     attempt.origin = chosen.origin;
                     attempt.flags |= MOVED;
                     count(if H::CLIENT { Count::SteeredClient } else { Count::SteeredEgress });
@@ -137,14 +137,14 @@ fn first<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>, meant: En
         // A virtual address without a plan.
         return None;
     }
-    if !steered && apart::<F>(&key, EndpointUse { origin: attempt.origin, ..meant }, packet.flags) {
+    if !steered && apart::<F>(key, EndpointUse { origin: attempt.origin, ..meant }, packet.flags) {
         attempt.flags |= MOVED;
     }
     let moves = attempt.flags & MOVED != 0;
     if F::half_open().insert(key, &*attempt, 0).is_err() {
         count(Count::UpdateFailed);
         // Nobody would know of the move: the flow goes where it was addressed, untracked.
-        moved::forget::<F>(&key);
+        moved::forget::<F>(key);
         return None;
     }
     count(Count::HalfOpenMade);
@@ -193,12 +193,24 @@ pub fn surveyed() -> (u16, u8) {
 /// A loop over bytes, which the verifier need not follow on every way that leads here.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn survey(len: u32) -> u32 {
+pub extern "C" fn survey(len: u32) -> u32 {
     let Some(scratch) = maps::scratch() else { return 0 };
     let attempt = &scratch.attempt;
     // SAFETY: both are 40 bytes.
     let bytes = unsafe { &*core::ptr::addr_of!(attempt.options).cast::<[u8; OPTIONS_MAX]>() };
-    let found = options::survey(bytes, len as usize);
+    let mut found = options::Survey::default();
+    let mut at = 0;
+    // 40 NOPs are the most that there can be.
+    for _ in 0..OPTIONS_MAX {
+        at = options::step(bytes, maps::opaque(at), len as usize, &mut found);
+        if at >= len as usize {
+            break;
+        }
+        found = options::Survey {
+            flags: maps::opaque(found.flags.into()) as u16,
+            shift: maps::opaque(found.shift.into()) as u8,
+        };
+    }
     u32::from(found.flags) | u32::from(found.shift) << 16
 }
 
@@ -231,10 +243,10 @@ pub extern "C" fn sent(id: u16, now: u64, client: u32, how: u32) -> u32 {
 #[inline(always)]
 fn again<F: Family, H: Hook>(ctx: &TcContext) -> Option<i32> {
     let noted = F::noted(maps::scratch()?);
-    let (packet, key) = (&noted.packet, noted.packet.key);
+    let packet = &noted.packet;
     // SAFETY: as for flows.
-    let attempt = unsafe { &mut *F::half_open().get_ptr_mut(key)? };
-    repeated::<F>(&key, attempt);
+    let attempt = unsafe { &mut *F::half_open().get_ptr_mut(packet.key)? };
+    repeated::<F>(&packet.key, attempt);
     Some(on_its_way::<F, H>(ctx, packet, attempt.flags & MOVED != 0))
 }
 

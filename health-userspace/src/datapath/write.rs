@@ -251,7 +251,7 @@ fn table(wish: &FrontendPlan, (service, own): (u16, u16), generation: u32) -> Ta
 
 /// Keeps what plans decide, sets what the configuration does.
 fn flags(service: &ServiceConfig, old: u32) -> u32 {
-    let mut flags = Origin::PRESENT | (old & (Origin::BLOCKED | Origin::TRIALS));
+    let mut flags = Origin::PRESENT | Origin::RESCUE | Origin::ON_5XX | (old & (Origin::BLOCKED | Origin::TRIALS));
     if service.policy.trip.kernel && service.policy.passive {
         flags |= Origin::KERNEL_TRIP;
     }

@@ -121,18 +121,22 @@ fn an_ended_redirection_does_not_catch_a_check_of_the_standby() {
     }
 }
 
-/// While it lives, both would look the same to the standby: only counted, for nothing can be done.
+/// While it lives, both would look the same to the standby: the direct one gets another port there.
 #[test]
-fn a_direct_connection_on_the_tuple_of_a_live_redirection_is_counted() {
-    let plan = Plan::new(false);
-    let mut kernel = plan.load();
-    block(&plan, &mut kernel, A);
-    let conn = plan.conn(40_000);
-    conn.syn(&kernel);
-    conn.at(plan.address(B)).syn_ack(&kernel);
-    assert_eq!(conn.at(plan.address(B)).again().syn(&kernel).verdict, PASS);
-    assert_eq!(kernel.count(Count::NatCollision), 1);
-    assert_eq!(kernel.entries()[1..], [1, 1, 1], "the flow that was there goes on");
+fn a_direct_connection_on_the_tuple_of_a_live_redirection_gets_another_port() {
+    for v6 in [false, true] {
+        let plan = Plan::new(v6);
+        let mut kernel = plan.load();
+        block(&plan, &mut kernel, A);
+        let conn = plan.conn(40_000);
+        conn.syn(&kernel);
+        let there = conn.at(plan.address(B));
+        there.syn_ack(&kernel);
+        let direct = there.again();
+        let run = direct.syn(&kernel);
+        assert_eq!((run.verdict, kernel.count(Count::PortTranslated)), (REDIRECT, 1));
+        assert_eq!((kernel.count(Count::NatCollision), kernel.entries()), (0, [1, 1, 2, 2]), "the other goes on");
+    }
 }
 
 #[test]

@@ -102,7 +102,9 @@ fn the_wait_doubles_up_to_its_bound() {
 /// The trial's own SYN, repeated, is rescued like any other.
 #[test]
 fn a_trial_that_stays_unanswered_is_sent_on() {
-    let (plan, mut kernel) = tripped();
+    let plan = Plan::new(false).rescuing().trials_after_ms(AFTER_MS);
+    let mut kernel = plan.load();
+    plan.trip(&mut kernel);
     due(&mut kernel);
     let trials = tried(&plan, &kernel, 40_000..40_020);
     assert_eq!(trials[0].syn(&kernel).verdict, REDIRECT);
@@ -112,7 +114,7 @@ fn a_trial_that_stays_unanswered_is_sent_on() {
 /// A flow that has waited already is not made to wait again.
 #[test]
 fn a_repeated_syn_never_is_the_trial() {
-    let plan = Plan::new(false).trials_after_ms(AFTER_MS);
+    let plan = Plan::new(false).rescuing().trials_after_ms(AFTER_MS);
     let mut kernel = plan.load();
     let waiting = plan.conn(40_000);
     waiting.syn(&kernel);

@@ -66,7 +66,7 @@ impl Plan {
             ifindex: IFINDEX,
             after: 5,
             spread_min: 3,
-            flags: Origin::PRESENT | Origin::KERNEL_TRIP,
+            flags: Origin::PRESENT | Origin::KERNEL_TRIP | Origin::ON_5XX,
             ..Origin::default()
         };
         Self { v6, tiers: vec![0, 1], ports: vec![443, 8443], origin, max_percent: 50 }
@@ -98,6 +98,12 @@ impl Plan {
     pub(crate) fn with_tiers(mut self, tiers: &[u8]) -> Self {
         self.tiers = tiers.to_vec();
         self.ports.resize(tiers.len(), 443);
+        self
+    }
+
+    /// Failed attempts go to a standby.
+    pub(crate) fn rescuing(mut self) -> Self {
+        self.origin.flags |= Origin::RESCUE;
         self
     }
 
@@ -163,11 +169,15 @@ impl Plan {
     /// Five refusals of five clients: the primary trips.
     #[track_caller]
     pub(crate) fn trip(&self, kernel: &mut Kernel) {
+        // Refused, not turned around: what trips shall leave no redirection behind.
+        let record = self.record(A);
+        kernel.set_origin(A, Origin { flags: record.flags & !Origin::RESCUE, ..record });
         for port in 50_001..=50_005 {
             let conn = self.conn(port);
             conn.syn(kernel);
             conn.refuse(kernel);
         }
+        kernel.set_origin(A, record);
         assert_eq!(kernel.told(), [(Kind::Trip, A)], "five refusals trip");
     }
 }
