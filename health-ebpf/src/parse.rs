@@ -130,6 +130,13 @@ fn tagged<C: Context>(ctx: &C) -> Network {
 
 const SHORT: Unread = Unread::Skipped(Count::SkippedShort);
 
+/// A tag in the frame would go along to another interface, whose network it does not belong to. Where the device sets it, it
+/// is not in the frame.
+#[inline(always)]
+fn tagged_out(l3: usize, direction: Direction) -> u16 {
+    if l3 != ETH_LEN && direction == Direction::Out { FIXED } else { 0 }
+}
+
 /// Reads TCP over IPv4.
 #[inline(always)]
 pub fn v4<C: Context>(ctx: &C, l3: usize, direction: Direction) -> Result<Packet<FlowKey4>, Unread> {
@@ -157,7 +164,7 @@ pub fn v4<C: Context>(ctx: &C, l3: usize, direction: Direction) -> Result<Packet
         Direction::In => FlowKey4 { node: to, remote: from, node_port: destination, remote_port: source },
     };
     // Options of IPv4 may name addresses (RFC 791 §3.1).
-    let flags = if header_len > IPV4_LEN { FIXED } else { 0 };
+    let flags = if header_len > IPV4_LEN { FIXED } else { tagged_out(l3, direction) };
     Ok(Packet { key, segment, l3: l3 as u16, l4: l4 as u16, header_len: tcp_len, flags, tos })
 }
 
@@ -165,7 +172,7 @@ pub fn v4<C: Context>(ctx: &C, l3: usize, direction: Direction) -> Result<Packet
 #[inline(always)]
 pub fn v6<C: Context>(ctx: &C, l3: usize, direction: Direction) -> Result<Packet<FlowKey6>, Unread> {
     let start = bytes(ctx, l3, IPV6_LEN).ok_or(SHORT)?;
-    let (mut l4, mut flags) = (l3 + IPV6_LEN, 0);
+    let (mut l4, mut flags) = (l3 + IPV6_LEN, tagged_out(l3, direction));
     match word::<u8>(start, 6) {
         PROTOCOL_TCP => {}
         PROTOCOL_ICMPV6 => return Err(Unread::Icmp),

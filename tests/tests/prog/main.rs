@@ -7,6 +7,7 @@
 mod support;
 
 mod choice;
+mod framing;
 mod garbage;
 mod pass;
 mod reset;

@@ -52,6 +52,35 @@ fn a_connection_from_its_syn_to_its_last_ack() {
     });
 }
 
+/// What was made, and neither removed nor is there, was evicted.
+#[test]
+fn entries_made_and_removed_are_counted() {
+    both(|plan| {
+        let mut kernel = plan.load();
+        let counts = |kernel: &Kernel| {
+            [Count::HalfOpenMade, Count::HalfOpenRemoved, Count::FlowMade, Count::FlowRemoved]
+                .map(|what| kernel.count(what))
+        };
+        let conn = plan.conn(40_000);
+        conn.syn(&kernel);
+        assert_eq!(counts(&kernel), [1, 0, 0, 0]);
+        conn.syn(&kernel);
+        assert_eq!(counts(&kernel), [1, 0, 0, 0], "a repeat makes nothing");
+        conn.syn_ack(&kernel);
+        assert_eq!(counts(&kernel), [1, 1, 1, 0]);
+        conn.receive(&kernel, RST, 0, 0, 0);
+        assert_eq!(counts(&kernel), [1, 1, 1, 1]);
+        let refused = plan.conn(40_001);
+        refused.syn(&kernel);
+        refused.refuse(&kernel);
+        assert_eq!((counts(&kernel), kernel.entries()), ([2, 2, 1, 1], [0; 4]));
+        let reused = plan.conn(40_002);
+        reused.handshake(&kernel);
+        reused.again().handshake(&kernel);
+        assert_eq!((counts(&kernel), kernel.entries()), ([4, 4, 3, 2], [0, 1, 0, 0]));
+    });
+}
+
 /// P04 (a).
 #[test]
 fn a_repeated_syn_counts_as_such_and_gives_no_rtt() {

@@ -256,7 +256,10 @@ fn a_late_answer_of_the_origin_that_was_left_is_dropped_and_counted() {
         assert_eq!(conn.syn_ack(kernel).verdict, REDIRECT, "and after it gets one RST");
         assert_eq!(conn.syn_ack(kernel).verdict, SHOT, "one");
         assert_eq!(conn.refuse(kernel).verdict, SHOT, "so is a refusal");
-        assert_eq!((kernel.count(Count::LoserDropped), kernel.count(Count::LoserReset), kernel.signal(A, "synack")), (4, 1, 0));
+        assert_eq!(
+            (kernel.count(Count::LoserDropped), kernel.count(Count::LoserReset), kernel.signal(A, "synack")),
+            (4, 1, 0)
+        );
         assert_eq!(kernel.entries(), [0, 1, 1, 1]);
     });
 }

@@ -1,15 +1,21 @@
 //! The programs in the kernel, on maps that nobody else sees.
 
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, PerCpuValues, RingBuf};
-use aya::programs::{CgroupSock, CgroupSockAddr, SockOps, Xdp, Program, SchedClassifier};
+use aya::programs::{CgroupSock, CgroupSockAddr, Program, SchedClassifier, SockOps, Xdp};
 use aya::{Ebpf, EbpfLoader, Pod, TestRun as _, TestRunOptions};
+use health_common::NONE;
 use health_common::event::{Event, Kind};
 use health_common::flow::{Choice, Flow, HalfOpen, Moved};
 use health_common::map::{self, Count, Node, Selector, Service, Table};
 use health_common::net::{Endpoint, EndpointUse, FlowKey4, FlowKey6};
 use health_common::origin::{Counters, Origin, OriginState};
+
+use super::Plan;
 
 /// `TCX_NEXT`, clsact's `TC_ACT_UNSPEC`.
 pub(crate) const PASS: i32 = -1;
@@ -52,9 +58,39 @@ pub(crate) struct Run {
 }
 
 /// Loaded programs and their maps.
-pub(crate) struct Kernel {
+pub(crate) struct Loaded {
     ebpf: Ebpf,
     events: RingBuf<MapData>,
+    /// Room for origins, and for flows of each family.
+    room: (u32, u32),
+}
+
+/// What tests have given back. The verifier takes seconds for each load, and a test a millisecond.
+static IDLE: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
+
+/// [`Loaded`], on loan.
+pub(crate) struct Kernel(ManuallyDrop<Loaded>);
+
+impl Deref for Kernel {
+    type Target = Loaded;
+
+    fn deref(&self) -> &Loaded {
+        &self.0
+    }
+}
+
+impl DerefMut for Kernel {
+    fn deref_mut(&mut self) -> &mut Loaded {
+        &mut self.0
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // SAFETY: taken once, for nobody uses it after it was dropped.
+        let loaded = unsafe { ManuallyDrop::take(&mut self.0) };
+        IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(loaded);
+    }
 }
 
 impl Kernel {
@@ -63,8 +99,20 @@ impl Kernel {
         Self::new(64, 1024)
     }
 
-    /// With room for that many origins, and flows of each family.
+    /// With room for that many origins, and flows of each family. All maps are empty.
     pub(crate) fn new(origins: u32, flows: u32) -> Self {
+        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = idle.iter().position(|loaded| loaded.room == (origins, flows));
+        let found = found.map(|at| idle.swap_remove(at));
+        drop(idle);
+        let mut loaded = found.unwrap_or_else(|| Loaded::new(origins, flows));
+        loaded.empty();
+        Self(ManuallyDrop::new(loaded))
+    }
+}
+
+impl Loaded {
+    fn new(origins: u32, flows: u32) -> Self {
         let mut loader = EbpfLoader::new();
         let per_origin = [map::ORIGINS, map::STATES, map::COUNTERS, map::SERVICES, map::SELECTORS];
         for name in per_origin {
@@ -100,7 +148,41 @@ impl Kernel {
             }
         }
         let events = RingBuf::try_from(ebpf.take_map(map::EVENTS).expect("the map is there")).expect("a ring buffer");
-        Self { ebpf, events }
+        Self { ebpf, events, room: (origins, flows) }
+    }
+
+    /// As after loading.
+    fn empty(&mut self) {
+        let origins = self.room.0;
+        self.zero(map::NODE, 1, Node::default());
+        self.zero(map::ORIGINS, origins, Origin::default());
+        self.zero(map::STATES, origins, OriginState::NEW);
+        self.zero(map::SERVICES, origins, Service::default());
+        self.zero(map::SELECTORS, origins, Selector::default());
+        self.zero(map::TABLES, origins * 2, Plan::table(NONE, &[], 0));
+        self.zero_per_cpu(map::COUNTERS, origins, Counters::ZERO);
+        self.zero_per_cpu(map::COUNTS, u32::try_from(Count::ALL.len()).expect("few"), 0_u64);
+        self.clear::<Endpoint, EndpointUse>(map::ENDPOINTS);
+        self.clear::<u64, Choice>(map::SOCKETS);
+        self.forget_flows();
+        self.events();
+    }
+
+    fn zero<T: Pod>(&mut self, name: &str, len: u32, zero: T) {
+        let mut values = self.array(name);
+        for index in 0..len {
+            values.set(index, zero, 0).expect("the index is small enough");
+        }
+    }
+
+    fn zero_per_cpu<T: Pod>(&mut self, name: &str, len: u32, zero: T) {
+        let map = self.ebpf.map_mut(name).expect("the map is there");
+        let mut values: PerCpuArray<_, T> = map.try_into().expect("a per-CPU array of this type");
+        let cpus = aya::util::nr_cpus().expect("the kernel says how many");
+        for index in 0..len {
+            let zeros = PerCpuValues::try_from(vec![zero; cpus]).expect("one for each");
+            values.set(index, zeros, 0).expect("the index is small enough");
+        }
     }
 
     /// Name and `verified_instruction_count` of each program.

@@ -20,6 +20,9 @@ pub(crate) struct Packet {
     pub(crate) seq: u32,
     pub(crate) ack: u32,
     pub(crate) flags: u8,
+    pub(crate) window: u16,
+    /// Type of service, or traffic class.
+    pub(crate) tos: u8,
     /// TCP options, a multiple of four bytes.
     pub(crate) options: Vec<u8>,
     pub(crate) payload: Vec<u8>,
@@ -41,6 +44,8 @@ impl Packet {
             seq: 0,
             ack: 0,
             flags,
+            window: 0xff00,
+            tos: 0,
             options: Vec::new(),
             payload: Vec::new(),
             vlans: Vec::new(),
@@ -80,7 +85,9 @@ impl Packet {
         tcp.extend(self.seq.to_be_bytes());
         tcp.extend(self.ack.to_be_bytes());
         let words = u8::try_from(5 + self.options.len() / 4).expect("at most 40 bytes of options");
-        tcp.extend([words << 4, self.flags, 0xff, 0x00, 0, 0, 0, 0]);
+        tcp.extend([words << 4, self.flags]);
+        tcp.extend(self.window.to_be_bytes());
+        tcp.extend([0; 4]);
         tcp.extend(&self.options);
         tcp.extend(&self.payload);
         let sum = checksum(&pseudo_header(self.from.ip(), self.to.ip(), tcp.len()), &tcp);
@@ -93,7 +100,8 @@ impl Packet {
         let words = u8::try_from(len / 4).expect("at most 40 bytes of options");
         let total = u16::try_from(len + payload).expect("fits").to_be_bytes();
         let fragment = self.fragment.map_or(0x4000, |(offset, more)| offset | u16::from(more) << 13).to_be_bytes();
-        let mut header = vec![0x40 | words, 0, total[0], total[1], 0, 1, fragment[0], fragment[1], 64, TCP, 0, 0];
+        let mut header =
+            vec![0x40 | words, self.tos, total[0], total[1], 0, 1, fragment[0], fragment[1], 64, TCP, 0, 0];
         header.extend(from.octets());
         header.extend(to.octets());
         header.extend(&self.ip_options);
@@ -106,7 +114,7 @@ impl Packet {
         let extensions: usize = self.extensions.iter().map(|(_, header)| header.len()).sum();
         let len = u16::try_from(extensions + payload).expect("fits").to_be_bytes();
         let next = |i: usize| self.extensions.get(i).map_or(TCP, |(number, _)| *number);
-        let mut header = vec![0x60, 0, 0, 0, len[0], len[1], next(0), 64];
+        let mut header = vec![0x60 | self.tos >> 4, self.tos << 4, 0, 0, len[0], len[1], next(0), 64];
         header.extend(from.octets());
         header.extend(to.octets());
         for (i, (_, extension)) in self.extensions.iter().enumerate() {
@@ -126,16 +134,24 @@ impl Packet {
             at += 4;
         }
         let (ethertype, ip) = (word(frame, at), &frame[at + 2..]);
-        let (from, to, ip_options, tcp) = match ethertype {
+        let mut extensions = Vec::new();
+        let (from, to, tos, ip_options, tcp) = match ethertype {
             0x0800 => {
                 let len = usize::from(ip[0] & 0xf) * 4;
                 assert_eq!(checksum(&[], &ip[..len]), 0, "IPv4 header checksum");
                 let address = |at: usize| IpAddr::from(<[u8; 4]>::try_from(&ip[at..at + 4]).expect("4 bytes"));
-                (address(12), address(16), ip[20..len].to_vec(), &ip[len..usize::from(word(ip, 2))])
+                (address(12), address(16), ip[1], ip[20..len].to_vec(), &ip[len..usize::from(word(ip, 2))])
             }
             0x86dd => {
                 let address = |at: usize| IpAddr::from(<[u8; 16]>::try_from(&ip[at..at + 16]).expect("16 bytes"));
-                (address(8), address(24), Vec::new(), &ip[40..40 + usize::from(word(ip, 4))])
+                let mut payload = &ip[40..40 + usize::from(word(ip, 4))];
+                let mut next = ip[6];
+                while next != TCP {
+                    let len = extension_len(next, payload[1]);
+                    extensions.push((next, payload[..len].to_vec()));
+                    (next, payload) = (payload[0], &payload[len..]);
+                }
+                (address(8), address(24), ip[0] << 4 | ip[1] >> 4, Vec::new(), payload)
             }
             other => panic!("EtherType {other:#06x}"),
         };
@@ -147,10 +163,22 @@ impl Packet {
             ack: number(8),
             options: tcp[20..data].to_vec(),
             payload: tcp[data..].to_vec(),
+            window: word(tcp, 14),
+            tos,
             vlans,
             ip_options,
+            extensions,
             ..Self::new(SocketAddr::new(from, word(tcp, 0)), SocketAddr::new(to, word(tcp, 2)), tcp[13])
         }
+    }
+}
+
+/// By RFC 8200 §4 and RFC 4302 §2.2.
+fn extension_len(number: u8, len: u8) -> usize {
+    match number {
+        44 => 8,
+        51 => (usize::from(len) + 2) * 4,
+        _ => (usize::from(len) + 1) * 8,
     }
 }
 
