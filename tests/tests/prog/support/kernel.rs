@@ -31,11 +31,20 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const MARK_OFFSET: usize = 8;
 const CONTEXT_LEN: usize = 192;
 
-/// A TC program.
+/// Whether packets from origins go through XDP first. The tables are built twice: as `prog`, and as `prog_xdp`.
+pub(crate) const THROUGH_XDP: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"prog_xdp");
+/// `XDP_PASS`.
+const XDP_PASS: u32 = 2;
+
+/// Where a packet is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hook {
+    /// On its way to the origins.
     Egress,
+    /// From the origins. In `prog_xdp`: at XDP, and then in the TC program behind it.
     Ingress,
+    /// From a client, before it is routed.
+    Client,
     Trivial,
 }
 
@@ -43,7 +52,9 @@ impl Hook {
     const fn name(self) -> &'static str {
         match self {
             Self::Egress => "egress",
+            Self::Ingress if THROUGH_XDP => "ingress_behind",
             Self::Ingress => "ingress",
+            Self::Client => "client",
             Self::Trivial => "trivial",
         }
     }
@@ -218,6 +229,9 @@ impl Loaded {
 
     /// Runs a packet whose `skb->mark` is set.
     pub(crate) fn run_marked(&self, hook: Hook, packet: &[u8], mark: u32) -> Run {
+        if THROUGH_XDP && hook == Hook::Ingress {
+            self.observe(packet);
+        }
         let (mut data, mut context) = ([0; PACKET_MAX], [0; CONTEXT_LEN]);
         context[MARK_OFFSET..MARK_OFFSET + 4].copy_from_slice(&mark.to_ne_bytes());
         let context_in = context;
@@ -237,6 +251,16 @@ impl Loaded {
             packet: data[..result.data_size_out as usize].to_vec(),
             mark: u32::from_ne_bytes(mark),
         }
+    }
+
+    /// At XDP, where nothing is ever changed or dropped.
+    fn observe(&self, packet: &[u8]) {
+        let program: &Xdp = self.ebpf.program("xdp_ingress").expect("in the object").try_into().expect("for XDP");
+        let mut data = [0; PACKET_MAX];
+        let options = TestRunOptions { data_in: Some(packet), data_out: Some(&mut data), ..TestRunOptions::new() };
+        let result = program.test_run(options).expect("BPF_PROG_TEST_RUN");
+        assert_eq!(result.return_value, XDP_PASS, "XDP drops nothing");
+        assert_eq!(&data[..result.data_size_out as usize], packet, "XDP changes nothing");
     }
 
     /// Runs a packet `repeat` times in the kernel, on one skb. Time of each.

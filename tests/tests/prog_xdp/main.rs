@@ -1,0 +1,29 @@
+//! Ring 3 once more, as on interfaces that XDP observes: every packet from an origin goes through `xdp_ingress`, and then
+//! through the TC program behind it. The tables are the same, and so must be all that they find: counts, events, bytes.
+
+#[allow(dead_code, reason = "the benchmark needs other parts of it than the tables do")]
+#[path = "../prog/support/mod.rs"]
+mod support;
+
+#[path = "../prog/choice.rs"]
+mod choice;
+#[path = "../prog/framing.rs"]
+mod framing;
+#[path = "../prog/garbage.rs"]
+mod garbage;
+#[path = "../prog/pass.rs"]
+mod pass;
+#[path = "../prog/reset.rs"]
+mod reset;
+#[path = "../prog/reuse.rs"]
+mod reuse;
+#[path = "../prog/signals.rs"]
+mod signals;
+#[path = "../prog/steer.rs"]
+mod steer;
+#[path = "../prog/trial.rs"]
+mod trial;
+#[path = "../prog/trip.rs"]
+mod trip;
+
+const _: () = assert!(support::kernel::THROUGH_XDP, "the support goes by the name of this target");
