@@ -319,6 +319,21 @@ pub fn tell(what: (Kind, Why), time_ns: u64, origin: u16, other: u16, failures: 
     told(what, time_ns, u32::from(origin) | u32::from(other) << 16, failures.0, failures.1);
 }
 
+/// Notes the node's side for [`tell_of_noted`].
+#[inline(always)]
+pub fn note_for_event(node: &Endpoint) {
+    if let Some(scratch) = scratch() {
+        scratch.told = *node;
+    }
+}
+
+/// [`tell`], with the node's side as it was noted.
+#[inline(always)]
+pub fn tell_of_noted(what: (Kind, Why), time_ns: u64, origin: u16, other: u16) {
+    let what = what.0 as u32 | (what.1 as u32) << 8 | WITH_NODE;
+    told(what, time_ns, u32::from(origin) | u32::from(other) << 16, 0, 0);
+}
+
 const WITH_NODE: u32 = 1 << 16;
 
 /// A function of its own, for the sake of the stack.

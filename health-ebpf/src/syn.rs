@@ -148,6 +148,7 @@ fn first<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>, meant: En
         return None;
     }
     count(Count::HalfOpenMade);
+    maps::note_for_event(&node);
     let (id, own) = (attempt.origin, noted.is_none() && !steered);
     sent(id, now, u32::from(attempt.client), u32::from(attempt.flags & TRIAL != 0) | u32::from(own) << 1);
     if steered && let Some(counters) = maps::counters(id) {
@@ -235,7 +236,8 @@ pub extern "C" fn sent(id: u16, now: u64, client: u32, how: u32) -> u32 {
     subject.look_at_requests(now);
     subject.syn_sent(now, client);
     if how & 1 != 0 {
-        maps::tell((Kind::Trial, Why::None), now, id, NONE, (0, 0), None);
+        // Whose it is was noted by the caller.
+        maps::tell_of_noted((Kind::Trial, Why::None), now, id, NONE);
     }
     1
 }
