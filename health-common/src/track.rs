@@ -196,7 +196,7 @@ pub fn from_node(flow: &mut Flow, segment: &Segment, now: impl FnOnce() -> u64) 
         effects.bits |= whose | Effects::CLOSED | void(flow, &mut effects.request_ns);
         return effects;
     }
-    flow.node_window = (segment.window as u32) << (flow.node_shift & 15);
+    flow.node_window = u32::from(segment.window) << (flow.node_shift & 15);
     let fresh = stamped(flow, segment);
     if segment.len > 0 {
         if after(segment.seq.wrapping_add(segment.len), flow.node_next) {

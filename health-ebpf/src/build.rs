@@ -7,9 +7,7 @@
 use aya_ebpf::{
     EbpfContext,
     bindings::{__sk_buff, BPF_F_INGRESS, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM},
-    helpers::generated::{
-        bpf_csum_diff, bpf_redirect, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes,
-    },
+    helpers::generated::{bpf_csum_diff, bpf_redirect, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes},
     programs::TcContext,
 };
 use health_common::{
@@ -116,8 +114,7 @@ pub fn write<K: Rewrite>(ctx: &TcContext, packet: &Packet<K>, way: Way<'_>, segm
 fn headers<K: Rewrite>(build: &mut Build, packet: &Packet<K>, way: Way<'_>, segment: &Segment<'_>, tcp_len: u32) {
     let (node, remote) = (packet.key.node(), way.remote);
     let (from, to) = if way.to_node { (*remote, node) } else { (node, *remote) };
-    let (from_port, to_port) =
-        if way.to_node { (remote.port, way.node_port) } else { (way.node_port, remote.port) };
+    let (from_port, to_port) = if way.to_node { (remote.port, way.node_port) } else { (way.node_port, remote.port) };
     let new = &mut build.new;
     let tcp = if K::IPV6 {
         new[0] = (6 << 28 | u32::from(segment.tos) << 20).to_be();

@@ -121,8 +121,12 @@ fn of_flow<F: Family, C: Context>(ctx: &C, packet: &Packet<F::Key>, key: &F::Key
     }
     let class = if effects.has(Effects::RESPONSE) { status(ctx, packet) } else { 0 };
     let Some(scratch) = maps::scratch() else { return PASS };
-    scratch.signal =
-        Signal { who: who(flow, class), request_ns: effects.request_ns, sample_ns: effects.sample_ns, bits: effects.bits };
+    scratch.signal = Signal {
+        who: who(flow, class),
+        request_ns: effects.request_ns,
+        sample_ns: effects.sample_ns,
+        bits: effects.bits,
+    };
     if effects.has(Effects::CLOSED) {
         moved::end::<F>(key, flow.flags & MOVED != 0);
     }

@@ -114,10 +114,7 @@ fn pick_port<F: Family>(there: &mut F::Key, own: Be16, direct: bool) -> bool {
         if i > 0 || direct {
             there.set_node_port(Be16::new(PORTS_FROM | (mix(seed + u64::from(i)) as u16)));
         }
-        if F::flows().get_ptr(&*there).is_none()
-            && F::half_open().get_ptr(&*there).is_none()
-            && is_free::<F>(there)
-        {
+        if F::flows().get_ptr(&*there).is_none() && F::half_open().get_ptr(&*there).is_none() && is_free::<F>(there) {
             return true;
         }
     }

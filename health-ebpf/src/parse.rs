@@ -309,10 +309,9 @@ fn tcp<C: Context>(ctx: &C, l4: usize, l4_len: u32) -> Option<(Segment, Be16, Be
 #[inline(always)]
 fn stamps<C: Context>(ctx: &C, l4: usize) -> Stamps {
     match bytes(ctx, l4, TCP_LEN + 12) {
-        Some(start) if word::<u32>(start, TCP_LEN) == STAMPS => Stamps {
-            value: u32::from_be(word(start, TCP_LEN + 4)),
-            echo: u32::from_be(word(start, TCP_LEN + 8)),
-        },
+        Some(start) if word::<u32>(start, TCP_LEN) == STAMPS => {
+            Stamps { value: u32::from_be(word(start, TCP_LEN + 4)), echo: u32::from_be(word(start, TCP_LEN + 8)) }
+        }
         _ => Stamps::default(),
     }
 }

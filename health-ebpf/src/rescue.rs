@@ -86,12 +86,7 @@ fn reset<F: Family>(ctx: &TcContext) -> Option<i32> {
 
 /// Sends a refused SYN on to the next standby, in the place of the refusal.
 #[inline(always)]
-fn turn<F: Family>(
-    ctx: &TcContext,
-    packet: &Packet<F::Key>,
-    key: &F::Key,
-    attempt: &mut HalfOpen,
-) -> Option<i32> {
+fn turn<F: Family>(ctx: &TcContext, packet: &Packet<F::Key>, key: &F::Key, attempt: &mut HalfOpen) -> Option<i32> {
     let (failed, now) = (attempt.origin, maps::now());
     if !may_turn(attempt) || !elsewhere::<F>(key, attempt, now) {
         return None;

@@ -124,7 +124,8 @@ fn for_new_flow(table: &Table, frontend: u16, slot: u16, hash: u32, now: u64) ->
     } else if subject.wins_trial(now) {
         return pack(slot, TRIAL, 0);
     }
-    let found = armed_word(frontend, hash, now, u32::from(slot) | if table.flags & Table::EXCEED != 0 { EXCEED } else { 0 });
+    let found =
+        armed_word(frontend, hash, now, u32::from(slot) | if table.flags & Table::EXCEED != 0 { EXCEED } else { 0 });
     let (id, next) = (found as u16, (found >> 16) as u8);
     if id != NONE {
         first_flow(slot, id, now);

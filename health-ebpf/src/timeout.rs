@@ -75,9 +75,8 @@ fn remote(ctx: &SockOpsContext) -> Option<Endpoint> {
         AF_INET => Some(Endpoint::new(Addr::v4(Be32(ctx.remote_ip4())), port)),
         AF_INET6 => {
             // SAFETY: as for `op`; each word is read by itself, as the verifier wants it.
-            let word = |i: usize| unsafe {
-                core::ptr::addr_of!((*ctx.ops).remote_ip6).cast::<u32>().add(i).read_volatile()
-            };
+            let word =
+                |i: usize| unsafe { core::ptr::addr_of!((*ctx.ops).remote_ip6).cast::<u32>().add(i).read_volatile() };
             Some(Endpoint::new(Addr([word(0), word(1), word(2), word(3)]), port))
         }
         _ => None,

@@ -239,7 +239,14 @@ impl Pair {
     fn send(&mut self, node: bool, from: u64, len: u64, fin: bool, ack: u64) -> (Effects, Effects) {
         let line = Line { node, from, len, fin, ack, at: self.now };
         let flags = ACK | if fin { FIN } else { 0 };
-        let segment = Segment { seq: self.seq(node, from), ack: self.seq(!node, ack), len: low(len), flags, window: WINDOW, stamps: Stamps::default() };
+        let segment = Segment {
+            seq: self.seq(node, from),
+            ack: self.seq(!node, ack),
+            len: low(len),
+            flags,
+            window: WINDOW,
+            stamps: Stamps::default(),
+        };
         let now = self.now;
         let got =
             if node { from_node(&mut self.flow, &segment, || now) } else { from_origin(&mut self.flow, &segment, now) };
@@ -286,7 +293,11 @@ impl Pair {
                 let ack = self.seq(true, self.log.next(true)).wrapping_add(ahead);
                 let flags = ACK | if fin { FIN } else { 0 };
                 let before = self.flow;
-                let got = from_origin(&mut self.flow, &Segment { seq, ack, len: len.into(), flags, window: WINDOW, stamps: Stamps::default() }, self.now);
+                let got = from_origin(
+                    &mut self.flow,
+                    &Segment { seq, ack, len: len.into(), flags, window: WINDOW, stamps: Stamps::default() },
+                    self.now,
+                );
                 assert_eq!(self.flow, before, "forged bytes change nothing");
                 (got, Effects { bits: Effects::FORGED, ..Effects::default() })
             }

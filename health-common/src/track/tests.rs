@@ -328,7 +328,10 @@ fn forged_data_prepares_no_reset_and_answers_no_request() {
         assert_eq!(case.origin(2 * SEC, flags | FIN, seq, 10, ack), effects(Effects::FORGED, 0), "{name}, with FIN");
         assert_eq!(case.flow, before, "{name}");
         let reset = case.origin(2 * SEC, RST, seq.wrapping_add(10), 0, 0);
-        assert!(reset == effects(Effects::RST_FORGED, 0) || reset == effects(Effects::RST_SUSPECT, 0), "{name}: {reset:?}");
+        assert!(
+            reset == effects(Effects::RST_FORGED, 0) || reset == effects(Effects::RST_SUSPECT, 0),
+            "{name}: {reset:?}"
+        );
     }
 }
 

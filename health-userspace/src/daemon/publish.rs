@@ -300,7 +300,11 @@ impl Daemon {
             pairs.iter().filter_map(|(word, count)| Some((*word, of(*count)?))).collect::<Vec<_>>()
         };
         NodeScrape {
-            steered: words(&[("connect", Count::SteeredConnect), ("tc_egress", Count::SteeredEgress), ("tc_client", Count::SteeredClient)]),
+            steered: words(&[
+                ("connect", Count::SteeredConnect),
+                ("tc_egress", Count::SteeredEgress),
+                ("tc_client", Count::SteeredClient),
+            ]),
             attached: self
                 .datapath
                 .hooks()
