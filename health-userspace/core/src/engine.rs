@@ -1,13 +1,17 @@
 //! The one entry: [`Engine::tick`].
 
 use crate::{
-    model::{CheckResult, FrontendId, Layer, Location, OriginId, ServiceId, ServiceSpec, State},
+    model::{CheckResult, Layer, Location, OriginId, ServiceId, ServiceSpec, State},
     origin::Origin,
     policy::Policy,
     service::Service,
     time::{Span, Timestamp},
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
+
+mod plan;
+
+pub use plan::{FrontendPlan, Lease, OriginPlan, Plan};
 
 /// Places in a frontend's slot table. Prime, as Maglev tables are.
 pub const SLOTS: usize = 251;
@@ -23,6 +27,10 @@ pub struct Input {
     pub checks: Vec<CheckResult>,
     /// What operators ordered.
     pub orders: Vec<Order>,
+    /// Next hops that came or went since the last tick: since when the neighbour entry of an origin's next hop has FAILED;
+    /// `None`: it is reachable again, or there is none any more. The newest word about an origin stands until the next; say it
+    /// again for an origin that was added. That somebody can't be found on the link is positive evidence, not silence.
+    pub neighbours: Vec<(OriginId, Option<Timestamp>)>,
     /// Whether every write of the last plan reached the kernel. A failed one is simply planned again.
     pub in_sync: bool,
 }
@@ -34,14 +42,24 @@ pub struct TrafficTotals {
     pub syn: u64,
     /// Accepted answers to them.
     pub synack: u64,
+    /// Those of them that came after the SYN timeout.
+    pub synack_late: u64,
     /// RST answering a SYN.
     pub refused: u64,
     /// SYNs that outlived the origin's timeout unanswered.
     pub syn_timeout: u64,
+    /// ICMP errors that say that the host or its network can't be reached.
+    pub unreachable: u64,
     /// Requests sent.
     pub request: u64,
     /// First response bytes.
     pub response: u64,
+    /// Those of them that came after the response timeout.
+    pub response_late: u64,
+    /// Those of them that were read as an HTTP status from 200 to 499.
+    pub http_good: u64,
+    /// Those of them that were read as an HTTP status from 500 on.
+    pub http_5xx: u64,
     /// Requests that outlived the response timeout unanswered.
     pub no_response: u64,
     /// RST after the handshake and before the first response byte.
@@ -68,9 +86,9 @@ pub struct Quantile {
 /// Which of the two streaks tripped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streak {
-    /// Connections: refused, unanswered SYNs.
+    /// Connections: refused, unanswered or unreachable.
     Connect,
-    /// Requests: early resets, no response.
+    /// Requests: early resets, no response, status 5xx.
     Request,
 }
 
@@ -81,6 +99,8 @@ pub struct KernelView {
     pub trip: Option<TripView>,
     /// Whether userspace has taken the origin out.
     pub blocked: bool,
+    /// Whether that is a judgement of traffic, which trials may overrule once nobody renews it.
+    pub leased: bool,
 }
 
 /// A trip in force.
@@ -133,48 +153,6 @@ pub struct Step {
     pub suspects: Vec<OriginId>,
     /// What `status` shows.
     pub view: Vec<ServiceView>,
-}
-
-/// The kernel's part of the wish.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// One entry an origin.
-    pub origins: Vec<OriginPlan>,
-    /// One entry a frontend.
-    pub frontends: Vec<FrontendPlan>,
-}
-
-/// Wish for one origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OriginPlan {
-    /// Which.
-    pub id: OriginId,
-    /// Never chosen while another is usable (`fault`, `recovering` without a share, `maintenance`).
-    pub blocked: bool,
-    /// Whether the kernel's trials go on while blocked (`fault` without a check of the failing layer). No slot names the
-    /// origin then: its own frontend's flows try it.
-    pub trials: bool,
-    /// Ends a trip that began at or before this time. Wished until [`Input::kernel`] shows no such trip.
-    pub clear_trip: Option<Timestamp>,
-    /// Unanswered SYNs older than this are failures; `None` while they are no evidence.
-    pub syn_timeout: Option<Span>,
-    /// Unanswered requests older than this are failures; `None` while they are no evidence.
-    pub response_timeout: Option<Span>,
-}
-
-/// Wish for one frontend.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FrontendPlan {
-    /// Which.
-    pub id: FrontendId,
-    /// Origin of each slot; [`SLOTS`] long, never empty. All its owner's where nobody else may take its flows either: the
-    /// address is then left as it is. A blocked origin is named only in panic and in that case.
-    pub slots: Vec<OriginId>,
-    /// Where flows go whose slot's origin is tripped: best first, at most 16, the owner last of all. Only usable origins,
-    /// tripped ones among them: the trip words change faster than plans. Empty in panic, when what the slot says is used.
-    pub armed: Vec<OriginId>,
-    /// How many of `armed`, from the first, are of the best tier and share the load.
-    pub armed_best: u8,
 }
 
 /// Something that changed, with its why.
@@ -350,7 +328,7 @@ impl Engine {
     /// The first tick after [`new`](Self::new), and the first after an origin was added, must carry the kernel's view of
     /// it: an origin that the kernel still holds out then stays out, while without the view it would be let in.
     ///
-    /// The order of things in one tick: counters, trips, checks, orders, judgement, plan. So a trip outranks the traffic
+    /// The order of things in one tick: counters, trips, neighbours, checks, orders, judgement, plan. So a trip outranks the traffic
     /// that was counted before it, and an order everything.
     #[must_use]
     pub fn tick(&mut self, now: Timestamp, input: &Input) -> Step {
@@ -366,6 +344,11 @@ impl Engine {
                 && let Some(service) = self.services.get(*service)
             {
                 service.tell(*place, change, now, &mut step);
+            }
+        }
+        for (id, failed) in &input.neighbours {
+            if let Some((_, origin)) = self.find(*id) {
+                origin.see_neighbour(*failed);
             }
         }
         for result in &input.checks {

@@ -4,7 +4,6 @@ use crate::{
     engine::TrafficTotals,
     model::{CheckResult, Layer, Outcome, Reason},
     time::Timestamp,
-    window::Tally,
 };
 
 /// Where evidence comes from.
@@ -29,6 +28,8 @@ pub enum Polarity {
     Answered,
     /// Against it, by silence.
     Silent,
+    /// Against it, told in so many words: ICMP says that it can't be reached; of requests, a status 5xx.
+    Told,
 }
 
 /// One kind of thing, seen `count` times.
@@ -70,14 +71,24 @@ impl Evidence {
 pub struct Traffic {
     /// Handshakes completed.
     pub synack: u64,
+    /// Too late: these are among the unanswered.
+    pub synack_late: u64,
     /// SYNs refused.
     pub refused: u64,
     /// SYNs unanswered.
     pub syn_timeout: u64,
+    /// SYNs and flows whose origin can't be reached, as the network says.
+    pub unreachable: u64,
     /// Requests sent; says nothing by itself.
     pub request: u64,
     /// Requests answered.
     pub response: u64,
+    /// Too late: these are among the unanswered.
+    pub response_late: u64,
+    /// With an HTTP status from 200 to 499, as far as we can read.
+    pub http_good: u64,
+    /// With a status 5xx.
+    pub http_5xx: u64,
     /// Requests unanswered.
     pub no_response: u64,
     /// Connections reset before the first response byte.
@@ -85,30 +96,25 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// The same as evidence. Bytes that nobody here can read prove at most `transport`, whatever they were.
+    /// The same as evidence. Bytes that nobody here can read prove at most `transport`, whatever they were; a status that was
+    /// read proves `application`. `on_5xx`: whether errors of the origin are failures.
     #[must_use]
-    pub fn evidence(&self, at: Timestamp) -> [Evidence; 6] {
+    pub fn evidence(&self, at: Timestamp, on_5xx: bool) -> [Evidence; 9] {
         let one = |source, layer, polarity, count| Evidence { layer, polarity, count, at, source };
+        let errors = if on_5xx { self.http_5xx } else { 0 };
+        let in_time = self.response.saturating_sub(self.response_late).saturating_sub(errors);
+        let read = self.http_good.min(in_time);
         [
-            one(Source::Connect, Layer::Transport, Polarity::Good, self.synack),
+            one(Source::Connect, Layer::Transport, Polarity::Good, self.synack.saturating_sub(self.synack_late)),
             one(Source::Connect, Layer::Transport, Polarity::Answered, self.refused),
             one(Source::Connect, Layer::Transport, Polarity::Silent, self.syn_timeout),
-            one(Source::Request, Layer::Transport, Polarity::Good, self.response),
+            one(Source::Connect, Layer::Network, Polarity::Told, self.unreachable),
+            one(Source::Request, Layer::Application, Polarity::Good, read),
+            one(Source::Request, Layer::Transport, Polarity::Good, in_time.saturating_sub(read)),
             one(Source::Request, Layer::Application, Polarity::Answered, self.reset_early),
             one(Source::Request, Layer::Application, Polarity::Silent, self.no_response),
+            one(Source::Request, Layer::Application, Polarity::Told, errors),
         ]
-    }
-
-    /// Connections, as successes and failures.
-    #[must_use]
-    pub const fn connects(&self) -> Tally {
-        Tally { good: self.synack, bad: self.refused.saturating_add(self.syn_timeout) }
-    }
-
-    /// Requests, likewise.
-    #[must_use]
-    pub const fn requests(&self) -> Tally {
-        Tally { good: self.response, bad: self.no_response.saturating_add(self.reset_early) }
     }
 }
 
@@ -146,10 +152,15 @@ impl Meter {
         totals.syn.checked_sub(last.syn)?;
         let traffic = Traffic {
             synack: totals.synack.checked_sub(last.synack)?,
+            synack_late: totals.synack_late.checked_sub(last.synack_late)?,
             refused: totals.refused.checked_sub(last.refused)?,
             syn_timeout: unanswered(totals.syn_timeout, last.syn_timeout, before.syn && timed.syn),
+            unreachable: totals.unreachable.checked_sub(last.unreachable)?,
             request: totals.request.checked_sub(last.request)?,
             response: totals.response.checked_sub(last.response)?,
+            response_late: totals.response_late.checked_sub(last.response_late)?,
+            http_good: totals.http_good.checked_sub(last.http_good)?,
+            http_5xx: totals.http_5xx.checked_sub(last.http_5xx)?,
             no_response: unanswered(totals.no_response, last.no_response, before.response && timed.response),
             reset_early: totals.reset_early.checked_sub(last.reset_early)?,
         };
@@ -180,18 +191,23 @@ mod tests {
         let mut meter = Meter::default();
         let at = |synack, refused| TrafficTotals { synack, refused, ..TrafficTotals::default() };
         assert_eq!(meter.read(&at(100, 5), BOTH), None, "first reading");
-        assert_eq!(meter.read(&at(110, 5), BOTH).map(|t| t.connects()), Some(Tally { good: 10, bad: 0 }));
+        assert_eq!(meter.read(&at(110, 5), BOTH).map(|t| (t.synack, t.refused)), Some((10, 0)));
         assert_eq!(meter.read(&at(115, 0), BOTH), None, "one counter went back");
-        assert_eq!(meter.read(&at(116, 3), BOTH).map(|t| t.connects()), Some(Tally { good: 1, bad: 3 }));
+        assert_eq!(meter.read(&at(116, 3), BOTH).map(|t| (t.synack, t.refused)), Some((1, 3)));
     }
 
     const FULL: TrafficTotals = TrafficTotals {
         syn: 9,
         synack: 9,
+        synack_late: 9,
         refused: 9,
         syn_timeout: 9,
+        unreachable: 9,
         request: 9,
         response: 9,
+        response_late: 9,
+        http_good: 9,
+        http_5xx: 9,
         no_response: 9,
         reset_early: 9,
         reset_mid: 9,
@@ -206,7 +222,12 @@ mod tests {
             TrafficTotals { syn: 8, ..FULL },
             TrafficTotals { synack: 8, ..FULL },
             TrafficTotals { refused: 8, ..FULL },
+            TrafficTotals { synack_late: 8, ..FULL },
+            TrafficTotals { unreachable: 8, ..FULL },
             TrafficTotals { request: 8, ..FULL },
+            TrafficTotals { response_late: 8, ..FULL },
+            TrafficTotals { http_good: 8, ..FULL },
+            TrafficTotals { http_5xx: 8, ..FULL },
             TrafficTotals { response: 8, ..FULL },
             TrafficTotals { reset_early: 8, ..FULL },
             // All of it: what was unanswered before is forgotten too.
@@ -255,10 +276,34 @@ mod tests {
     }
 
     #[test]
-    fn traffic_proves_at_most_transport() {
-        let traffic = Traffic { synack: 3, response: 3, ..Traffic::default() };
-        for evidence in traffic.evidence(Timestamp(1)) {
-            assert!(evidence.polarity != Polarity::Good || evidence.layer == Layer::Transport);
-        }
+    fn only_a_status_that_was_read_proves_application() {
+        let good = |traffic: Traffic, on_5xx| {
+            let all = traffic.evidence(Timestamp(1), on_5xx);
+            let of = |layer| {
+                let of = all.iter().filter(|one| one.polarity == Polarity::Good && one.source == Source::Request);
+                of.filter(|one| one.layer == layer).map(|one| one.count).sum::<u64>()
+            };
+            (of(Layer::Transport), of(Layer::Application))
+        };
+        let unread = Traffic { synack: 3, response: 3, ..Traffic::default() };
+        assert_eq!(good(unread, true), (3, 0));
+        let read = Traffic { response: 9, http_good: 5, http_5xx: 3, ..Traffic::default() };
+        assert_eq!(good(read, true), (1, 5), "one answer could not be read");
+        assert_eq!(good(read, false), (4, 5), "an error that is no failure is an answer");
+        // What came late is among the unanswered, and is no success beside it.
+        let late = Traffic { response: 9, response_late: 9, http_good: 9, ..Traffic::default() };
+        assert_eq!(good(late, true), (0, 0));
+    }
+
+    #[test]
+    fn errors_and_unreachable_hosts_are_told_failures_at_their_layers() {
+        let traffic = Traffic { unreachable: 2, response: 7, http_5xx: 7, ..Traffic::default() };
+        let told = |on_5xx| {
+            let all = traffic.evidence(Timestamp(1), on_5xx);
+            let told = all.into_iter().filter(|one| one.polarity == Polarity::Told);
+            told.map(|one| (one.layer, one.count)).collect::<std::vec::Vec<_>>()
+        };
+        assert_eq!(told(true), [(Layer::Network, 2), (Layer::Application, 7)]);
+        assert_eq!(told(false), [(Layer::Network, 2), (Layer::Application, 0)]);
     }
 }

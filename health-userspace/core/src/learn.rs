@@ -3,7 +3,7 @@
 use crate::{
     engine::{Quantile, TrafficTotals},
     evidence::{Timed, Traffic},
-    policy::{Learned, Policy},
+    policy::{Learned, Policy, ReturnPath},
     time::Span,
     window::Tally,
 };
@@ -29,15 +29,23 @@ pub(crate) struct Learner {
     responses: u64,
     syn: Option<Span>,
     response: Option<Span>,
+    connect: Option<Span>,
 }
 
 impl Learner {
     /// Reads the newest counters. While `steady` is false (tripped, in fault), what was learned stays as it is.
     pub(crate) fn read(&mut self, totals: &TrafficTotals, traffic: Option<&Traffic>, steady: bool, policy: &Policy) {
-        self.answered_syn |= totals.synack > 0;
+        if policy.return_path == ReturnPath::None {
+            (self.syn, self.response, self.connect) = (None, None, None);
+            return;
+        }
+        self.answered_syn |= totals.synack > 0 || policy.return_path == ReturnPath::Symmetric;
         // Without an answer ever seen, the return path may not lead past us: silence is no evidence (design.md §5).
         if self.answered_syn && (steady || self.syn.is_none()) {
-            self.syn = Some(timeout(policy.syn_timeout, totals.rtt));
+            let syn = timeout(policy.syn_timeout, totals.rtt);
+            self.syn = Some(syn);
+            let known = policy.sockets.set && totals.rtt.samples >= SAMPLES_MIN;
+            self.connect = known.then(|| syn.max(policy.sockets.min));
         }
         let Some(limits) = policy.response_timeout else {
             self.response = None;
@@ -73,6 +81,11 @@ impl Learner {
         self.response
     }
 
+    /// How long a socket of this host need wait for the answer to its first SYN, once that is known.
+    pub(crate) const fn connect_timeout(&self) -> Option<Span> {
+        self.connect
+    }
+
     /// Which of them there are.
     pub(crate) const fn timed(&self) -> Timed {
         Timed { syn: self.syn.is_some(), response: self.response.is_some() }
@@ -90,6 +103,7 @@ fn timeout(limits: Learned, measured: Quantile) -> Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::SocketTimeout;
 
     fn totals(synack: u64, samples: u64, p99_ms: u64) -> TrafficTotals {
         let rtt = Quantile { samples, p99: Span::from_millis(p99_ms) };
@@ -111,6 +125,36 @@ mod tests {
             let mut learner = Learner::default();
             learner.read(&totals(synack, samples, p99), None, true, &policy);
             assert_eq!(learner.syn_timeout(), want.map(Span::from_millis), "{synack} {samples} {p99}");
+        }
+    }
+
+    #[test]
+    fn the_return_path_decides_what_silence_means() {
+        let mut learner = Learner::default();
+        let policy = |return_path| Policy { return_path, ..Policy::default() };
+        learner.read(&totals(0, 0, 0), None, true, &policy(ReturnPath::Symmetric));
+        assert_eq!(learner.syn_timeout(), Some(Span::from_secs(1)), "by the operator's word");
+        let answered = TrafficTotals { request: 30, response: 30, ..totals(30, 30, 10) };
+        learner.read(&answered, None, true, &policy(ReturnPath::Auto));
+        assert!(learner.syn_timeout().is_some() && learner.response_timeout().is_some());
+        assert!(learner.connect_timeout().is_some());
+        learner.read(&answered, None, true, &policy(ReturnPath::None));
+        let all = (learner.syn_timeout(), learner.response_timeout(), learner.connect_timeout());
+        assert_eq!(all, (None, None, None), "its answers go elsewhere");
+    }
+
+    #[test]
+    fn sockets_wait_no_less_than_the_policy_says_and_as_usual_below_twenty_samples() {
+        let off = SocketTimeout { set: false, ..Policy::default().sockets };
+        for (samples, p99, sockets, want) in [
+            (19, 10, Policy::default().sockets, None),
+            (20, 10, Policy::default().sockets, Some(200)),
+            (20, 80, Policy::default().sockets, Some(320)),
+            (20, 80, off, None),
+        ] {
+            let (mut learner, policy) = (Learner::default(), Policy { sockets, ..Policy::default() });
+            learner.read(&totals(samples, samples, p99), None, true, &policy);
+            assert_eq!(learner.connect_timeout(), want.map(Span::from_millis), "{samples} {p99}");
         }
     }
 

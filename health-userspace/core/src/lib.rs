@@ -28,6 +28,7 @@ pub mod engine;
 pub mod evidence;
 mod learn;
 pub mod lifecycle;
+pub mod maglev;
 pub mod model;
 mod origin;
 pub mod policy;

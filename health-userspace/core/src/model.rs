@@ -10,6 +10,11 @@ use alloc::{string::String, vec::Vec};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OriginId(pub u16);
 
+impl OriginId {
+    /// No origin: a slot of an address that leads nowhere. The kernel leaves its flows alone.
+    pub const NONE: Self = Self(u16::MAX);
+}
+
 /// Number that the kernel knows a frontend by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendId(pub u16);
@@ -55,6 +60,18 @@ pub struct ServiceSpec {
     pub checks: Vec<CheckSpec>,
     /// What the node's traffic is sent to.
     pub frontends: Vec<FrontendSpec>,
+    /// How the flows of virtual addresses are divided.
+    pub balance: Balance,
+}
+
+/// How the new flows of a virtual address are divided among origins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// Consistently: the same table on every node, and few places change hands when an origin comes or goes.
+    #[default]
+    Maglev,
+    /// By weight, exact to a slot.
+    Weighted,
 }
 
 /// One address:port that serves a service.
@@ -64,6 +81,8 @@ pub struct OriginSpec {
     pub id: OriginId,
     /// Unique in its service.
     pub name: String,
+    /// The same on every node: made of address and port. Consistent tables are keyed by it.
+    pub key: u64,
     /// Family of its address: only frontends of the same family are ever sent there.
     pub family: Family,
     /// Priority; 0 is preferred.
@@ -92,8 +111,8 @@ pub struct CheckSpec {
 pub struct FrontendSpec {
     /// The kernel's number.
     pub id: FrontendId,
-    /// Whose own address it is.
-    pub own: OriginId,
+    /// Whose own address it is; `None` for a virtual address.
+    pub own: Option<OriginId>,
     /// Address family. Families never mix in a frontend.
     pub family: Family,
 }

@@ -8,13 +8,14 @@ use crate::{
     model::{CheckResult, CheckSpec, Layer, Location, OriginSpec, Outcome, State},
     policy::Policy,
     time::{Span, Timestamp},
-    track::{CheckTrack, TrafficTrack},
+    track::{CheckTrack, Round, Shown, TrafficTrack},
     trip::{self, Change, TripWatch},
-    verdict::{self, Facts, Grade, Verdict},
+    verdict::{self, Facts, Grade, Neighbour, Verdict},
 };
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 
 mod proof;
+mod wish;
 mod words;
 
 /// Time between two wishes for a check at once. Not shorter: with `fall` 3, a flap of half a second must not become a fault
@@ -61,6 +62,9 @@ pub(crate) struct Origin {
     better_since: Option<Timestamp>,
     suspected: Timestamp,
     freshly_failing: bool,
+    /// Since when its next hop can't be found.
+    neighbour_failed: Option<Timestamp>,
+    lease: wish::Renewal,
 }
 
 impl Origin {
@@ -84,6 +88,8 @@ impl Origin {
             better_since: None,
             suspected: Timestamp::NEVER,
             freshly_failing: false,
+            neighbour_failed: None,
+            lease: wish::Renewal::default(),
         }
     }
 
@@ -108,12 +114,11 @@ impl Origin {
     /// Takes the newest counters.
     pub(crate) fn see_traffic(&mut self, totals: &TrafficTotals, now: Timestamp, policy: &Policy) {
         let traffic = self.meter.read(totals, self.learned.timed());
-        let steady =
-            self.trip.trip().is_none() && matches!(self.life.phase, Phase::Unknown | Phase::Healthy | Phase::Degraded);
+        let steady = self.is_steady();
         self.learned.read(totals, traffic.as_ref(), steady, policy);
         let Some(traffic) = traffic else { return };
         let before = (self.connect.first_bad(), self.request.first_bad());
-        for evidence in traffic.evidence(now) {
+        for evidence in traffic.evidence(now, policy.trip.on_5xx) {
             match evidence.source {
                 Source::Connect => self.connect.record(&evidence),
                 Source::Request => self.request.record(&evidence),
@@ -123,6 +128,22 @@ impl Origin {
         let failing = (self.connect.first_bad(), self.request.first_bad());
         self.freshly_failing |= policy.passive
             && ((before.0.is_none() && failing.0.is_some()) || (before.1.is_none() && failing.1.is_some()));
+    }
+
+    /// Well enough to learn from.
+    fn is_steady(&self) -> bool {
+        self.trip.trip().is_none() && matches!(self.life.phase, Phase::Unknown | Phase::Healthy | Phase::Degraded)
+    }
+
+    /// Takes the newest word about its next hop.
+    pub(crate) fn see_neighbour(&mut self, failed: Option<Timestamp>) {
+        self.freshly_failing |= failed.is_some() && self.neighbour_failed.is_none();
+        self.neighbour_failed = failed;
+    }
+
+    /// Whether it could take what another one loses: used as judged, not tripped, and to be found on the link.
+    pub(crate) fn can_stand_in(&self) -> bool {
+        self.serves() && self.trip.trip().is_none() && self.neighbour_failed.is_none() && self.spec.weight > 0
     }
 
     /// Takes the kernel's view.
@@ -149,14 +170,16 @@ impl Origin {
             }
         }
         let first = !core::mem::replace(&mut self.looked, true);
-        (first && view.blocked && self.life.phase == Phase::Unknown).then(|| self.adopt(now))
+        (first && view.blocked && self.life.phase == Phase::Unknown).then(|| self.adopt(view.leased, now))
     }
 
     /// The kernel still holds the origin out for an earlier daemon: a restart does not forget what is out of service.
-    fn adopt(&mut self, now: Timestamp) -> lifecycle::Decision {
+    fn adopt(&mut self, leased: bool, now: Timestamp) -> lifecycle::Decision {
         let checked = self.checks.iter().map(CheckTrack::layer).max().unwrap_or(Layer::Transport);
         let layer = self.trip.trip().map_or(checked, |trip| trip::layer(trip.streak));
-        let cause = Cause { layer, by: CauseBy::Adopted };
+        // What the earlier daemon had judged from traffic stays on a lease.
+        let by = if leased { CauseBy::Traffic } else { CauseBy::Adopted };
+        let cause = Cause { layer, by };
         // Not through `step`: this fault was counted, if at all, by the daemon that judged it.
         self.life = Lifecycle { phase: Phase::Fault { cause }, since: now, faults: Faults::default() };
         self.why = ["held out since before the restart".to_owned()].to_vec();
@@ -169,13 +192,21 @@ impl Origin {
         if result.began < self.fresh_from {
             return;
         }
+        let steady = self.is_steady();
         let Some(track) = self.checks.get_mut(usize::from(result.check)) else { return };
         let Some(evidence) = Evidence::of_check(result, track.layer()) else { return };
         let reason = match result.outcome {
             Outcome::Fail(reason) => Some(reason),
-            Outcome::Pass | Outcome::Slow | Outcome::Local(_) => None,
+            Outcome::Pass | Outcome::Slow => {
+                // Who answers is found: its end of the failure was missed.
+                self.neighbour_failed = self.neighbour_failed.filter(|since| result.began <= *since);
+                None
+            }
+            Outcome::Local(_) => None,
         };
-        track.record(&evidence, result.began, reason, self.connect.total());
+        let took = result.ended.since(result.began);
+        let round = Round { began: result.began, reason, took, limit: self.learned.response_timeout(), steady };
+        track.record(&evidence, &round, Shown::so_far(&self.connect, &self.request));
     }
 
     /// Takes an operator's order.
@@ -217,8 +248,14 @@ impl Origin {
         self.trip.clear(now);
     }
 
-    /// Judges, and takes the step that follows.
-    pub(crate) fn judge(&mut self, specs: &[CheckSpec], now: Timestamp, policy: &Policy, events: &mut Vec<Event>) {
+    /// Judges, and takes the step that follows. `covered`: whether somebody else can stand in.
+    pub(crate) fn judge(
+        &mut self,
+        (specs, covered): (&[CheckSpec], bool),
+        now: Timestamp,
+        policy: &Policy,
+        events: &mut Vec<Event>,
+    ) {
         self.connect.advance(now);
         self.request.advance(now);
         for check in &mut self.checks {
@@ -231,6 +268,7 @@ impl Origin {
             events.push(Event::Trip { confirmed: false, rule: "rise_in_a_row" });
         }
         let last_seen = self.last_seen();
+        let neighbour = self.neighbour(covered, policy);
         let mut facts = Facts {
             connect: &mut self.connect,
             request: &mut self.request,
@@ -238,6 +276,7 @@ impl Origin {
             specs,
             traffic_judges: policy.passive && self.trip.trip().is_none(),
             last_seen,
+            neighbour,
         };
         self.verdict = verdict::judge(&mut facts, policy);
         let holds_back = self.holds_back(now, policy);
@@ -312,9 +351,19 @@ impl Origin {
         !self.serves()
     }
 
-    /// Whether the kernel's trials go on: in fault, and no check looks at the layer that failed.
+    const fn neighbour(&self, covered: bool, policy: &Policy) -> Neighbour {
+        match self.neighbour_failed {
+            Some(_) if policy.passive && covered => Neighbour::Failed,
+            Some(_) if policy.passive => Neighbour::FailedAlone,
+            Some(_) | None => Neighbour::Fine,
+        }
+    }
+
+    /// Whether the kernel's trials go on: in fault, and no check looks at the layer that failed. While its next hop can't be
+    /// found, a trial would only wait for an answer to ARP.
     pub(crate) fn wants_trials(&self) -> bool {
         match self.life.phase {
+            Phase::Fault { .. } if self.neighbour_failed.is_some() => false,
             Phase::Fault { cause } => self.proving(cause.layer).next().is_none(),
             Phase::Unknown
             | Phase::Healthy

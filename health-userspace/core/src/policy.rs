@@ -13,6 +13,8 @@ pub struct Policy {
     pub rise: u8,
     /// Whether traffic is evidence. Default true.
     pub passive: bool,
+    /// Whether a connection attempt that fails goes to a standby at once. Default true.
+    pub rescue: bool,
     /// Shortest sliding window of success rates; a check's is at least (`fall` + 1) × its interval. Default 30 s.
     pub window: Span,
     /// Volume floors below which a success rate says nothing.
@@ -27,6 +29,12 @@ pub struct Policy {
     pub response_timeout: Option<Learned>,
     /// When an unanswered SYN is a failure, at most 4 s, the kernel's memory of them.
     pub syn_timeout: Learned,
+    /// Whether sockets of this host wait no longer than that for the answer to their first SYN.
+    pub sockets: SocketTimeout,
+    /// Whether the origins' answers pass this node. Default `auto`.
+    pub return_path: ReturnPath,
+    /// What becomes of new connections that no usable standby has capacity for. Default `refuse`.
+    pub overflow: Overflow,
     /// The kernel's own, provisional decision.
     pub trip: Trip,
 }
@@ -88,6 +96,38 @@ pub struct Learned {
     pub max: Span,
 }
 
+/// The first wait of this host's sockets for an answer to their SYN, in place of the stack's 1 s, while a standby is usable.
+/// It shortens the whole time of a connect too: its repeats follow sooner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketTimeout {
+    /// Whether it is set. Default true.
+    pub set: bool,
+    /// Least value: not below TCP's own least retransmission timeout. Default 200 ms, as Linux's `TCP_RTO_MIN`.
+    pub min: Span,
+}
+
+/// Where origins' answers go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReturnPath {
+    /// Past this node as soon as one was seen here; until then unanswered SYNs are no evidence.
+    Auto,
+    /// Past this node, by the operator's word: unanswered SYNs are evidence from the first on.
+    Symmetric,
+    /// Never past this node (direct server return): silence is never evidence, and nothing is rewritten.
+    None,
+}
+
+/// What becomes of new connections that no usable standby has capacity for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// Refused at once.
+    Refuse,
+    /// They stay with the origin that they would have left.
+    LeastBad,
+    /// They go to the best standby all the same.
+    Exceed,
+}
+
 /// When the kernel trips by itself, and how it tries again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trip {
@@ -102,6 +142,8 @@ pub struct Trip {
     pub spread_min: u8,
     /// Silence of the origin that timeouts wait for. Default 0.
     pub silence_min: Span,
+    /// Whether an answer of HTTP status 5xx, seen in plain text, is a failed request. Default true.
+    pub on_5xx: bool,
     /// First wait before one flow tries the origin. Default 1 s, doubling.
     pub half_open_after: Span,
     /// Longest such wait. Default 30 s.
@@ -116,6 +158,7 @@ impl Default for Policy {
             fall: 3,
             rise: 2,
             passive: true,
+            rescue: true,
             window: Span::from_secs(30),
             samples_min: SamplesMin { passive: 20, active: 3 },
             success_below_percent: SuccessBelow { degraded: 80, high_risk: 50, fault: 20 },
@@ -133,12 +176,16 @@ impl Default for Policy {
                 initial: Span::from_secs(1),
                 max: Span::from_secs(3),
             },
+            sockets: SocketTimeout { set: true, min: Span::from_millis(200) },
+            return_path: ReturnPath::Auto,
+            overflow: Overflow::Refuse,
             trip: Trip {
                 kernel: true,
                 after: 5,
                 within: Span::from_secs(10),
                 spread_min: 3,
                 silence_min: Span::ZERO,
+                on_5xx: true,
                 half_open_after: Span::from_secs(1),
                 half_open_max: Span::from_secs(30),
                 max_percent: 50,

@@ -260,6 +260,21 @@ impl Pool {
         left
     }
 
+    /// Where the flows of a virtual address go when their slot's origin is tripped, best first: tier by tier. Beside it how
+    /// many of them, from the first, are equally good. Empty in panic.
+    #[must_use]
+    pub fn armed(&self) -> (Vec<OriginId>, u8) {
+        if !self.last_resort.is_empty() {
+            return (Vec::new(), 0);
+        }
+        let rank = |member: &Member| (member.tier, member.standing);
+        let mut usable: Vec<&Member> = self.members.iter().filter(|member| member.can_serve()).collect();
+        usable.sort_by_key(|member| rank(member));
+        usable.truncate(ARMED_MAX);
+        let best = usable.first().map_or(0, |best| usable.iter().filter(|other| rank(other) == rank(best)).count());
+        (usable.into_iter().map(|member| member.id).collect(), u8::try_from(best).unwrap_or(u8::MAX))
+    }
+
     /// Where the flows of `own`'s address go when their slot's origin is tripped, best first: the own tier, then lower
     /// ones (higher numbers), then preferred ones, and the owner itself at the end, for slots that are not its own.
     /// Beside it how many of them, from the first, are equally good. Empty in panic.

@@ -12,13 +12,13 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Adds a round that began at `began`.
-    pub fn record(&mut self, passed: bool, began: Timestamp) {
+    /// Adds a round that began at `began`. `proves`: whether its pass proves anything.
+    pub fn record(&mut self, passed: bool, began: Timestamp, proves: bool) {
         if passed {
             self.failures = 0;
             self.passes = self.passes.saturating_add(1);
             // What began before the mark may have been answered before it: no proof about what came after.
-            if began > self.mark {
+            if proves && began > self.mark {
                 self.proof = self.proof.saturating_add(1);
             }
         } else {
@@ -67,7 +67,7 @@ mod tests {
     fn failure_counter_is_reset_on_success() {
         let mut runs = Runs::default();
         for round in 0..100_u64 {
-            runs.record(round % 3 == 2, Timestamp(round));
+            runs.record(round % 3 == 2, Timestamp(round), true);
             assert!(runs.failures() < 3, "two failures between passes never make three");
         }
     }
@@ -75,20 +75,28 @@ mod tests {
     #[test]
     fn success_counter_is_reset_on_failure() {
         let mut runs = Runs::default();
-        runs.record(true, Timestamp(1));
-        runs.record(false, Timestamp(2));
-        runs.record(true, Timestamp(3));
+        runs.record(true, Timestamp(1), true);
+        runs.record(false, Timestamp(2), true);
+        runs.record(true, Timestamp(3), true);
         assert_eq!((runs.passes(), runs.failures(), runs.proof()), (1, 0, 1));
+    }
+
+    #[test]
+    fn a_pass_that_came_too_late_proves_nothing() {
+        let mut runs = Runs::default();
+        runs.record(true, Timestamp(1), true);
+        runs.record(true, Timestamp(2), false);
+        assert_eq!((runs.passes(), runs.proof()), (2, 1));
     }
 
     #[test]
     fn only_rounds_that_began_after_the_mark_prove() {
         let mut runs = Runs::default();
-        runs.record(true, Timestamp(1));
+        runs.record(true, Timestamp(1), true);
         runs.set_mark(Timestamp(10));
-        runs.record(true, Timestamp(10));
+        runs.record(true, Timestamp(10), true);
         assert_eq!((runs.passes(), runs.proof()), (2, 0), "it began no later than the mark");
-        runs.record(true, Timestamp(11));
+        runs.record(true, Timestamp(11), true);
         assert_eq!(runs.proof(), 1);
         runs.refute();
         assert_eq!((runs.passes(), runs.proof()), (3, 0));

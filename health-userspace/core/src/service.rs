@@ -1,29 +1,21 @@
 //! One service: its origins judged, its pools summed up, its frontends planned, its moves told.
 
 use crate::{
-    engine::{Decision, DecisionKind, FrontendPlan, Order, OriginPlan, Plan, SLOTS, ServiceView, Step},
+    engine::{Decision, DecisionKind, Order, ServiceView, Step},
     lifecycle::{self, Phase},
-    model::{Family, FrontendId, FrontendSpec, Mode, OriginId, ServiceSpec, State},
+    model::{Family, FrontendId, Mode, OriginId, ServiceSpec, State},
     origin::{Event, Origin},
     policy::StateWeights,
     pool::{Limits, Member, Pool, Standing},
-    steering::{self, Share},
     time::Timestamp,
 };
-use alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec, vec::Vec};
+use alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec::Vec};
+use frontends::{Base, Table};
 
-/// All of a frontend's flows. Unit: ppm.
-const WHOLE: u64 = 1_000_000;
+mod frontends;
 
 /// Most origins that the evidence of a move names.
 const TOLD_MAX: usize = 4;
-
-/// A table and the shares that it was made from: making one costs more than comparing the shares.
-#[derive(Clone, Debug)]
-struct Table {
-    shares: Vec<Share>,
-    slots: Vec<OriginId>,
-}
 
 /// One service.
 #[derive(Clone, Debug)]
@@ -37,30 +29,9 @@ pub(crate) struct Service {
     bases: Vec<Base>,
 }
 
-/// The table of one tier in one family while all is well.
-#[derive(Clone, Debug)]
-struct Base {
-    family: Family,
-    tier: u8,
-    slots: Vec<OriginId>,
-}
-
-fn bases(spec: &ServiceSpec) -> Vec<Base> {
-    let mut keys: Vec<(Family, u8)> = spec.origins.iter().map(|origin| (origin.family, origin.tier)).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    let one = |(family, tier)| {
-        let origins = spec.origins.iter().filter(|origin| (origin.family, origin.tier) == (family, tier));
-        let weights: Vec<Share> =
-            origins.map(|origin| Share { id: origin.id, part: u64::from(origin.weight) }).collect();
-        Base { family, tier, slots: steering::base(&weights) }
-    };
-    keys.into_iter().map(one).collect()
-}
-
 impl Service {
     pub(crate) fn new(spec: ServiceSpec, origins: Vec<Origin>) -> Self {
-        let bases = bases(&spec);
+        let bases = frontends::bases(&spec);
         Self { spec, origins, active_tier: None, panic: false, tables: BTreeMap::new(), bases }
     }
 
@@ -68,7 +39,7 @@ impl Service {
     pub(crate) fn inherit(&mut self, old: Self) {
         self.active_tier = old.active_tier;
         self.panic = old.panic;
-        if self.spec.origins == old.spec.origins {
+        if self.spec.origins == old.spec.origins && self.spec.balance == old.spec.balance {
             self.tables = old.tables;
             self.tables.retain(|id, _| self.spec.frontends.iter().any(|frontend| frontend.id == *id));
         }
@@ -104,9 +75,10 @@ impl Service {
     pub(crate) fn judge(&mut self, now: Timestamp, step: &mut Step) {
         for place in 0..self.origins.len() {
             self.end_order(place, now, step);
+            let covered = self.is_covered(place);
             let Some(origin) = self.origins.get_mut(place) else { continue };
             let mut events = Vec::new();
-            origin.judge(&self.spec.checks, now, &self.spec.policy, &mut events);
+            origin.judge((&self.spec.checks, covered), now, &self.spec.policy, &mut events);
             if origin.take_suspicion(now) {
                 step.suspects.push(origin.spec.id);
             }
@@ -122,6 +94,13 @@ impl Service {
                 step.decisions.push(self.decision(now, what, rule, evidence.clone(), "judge".to_owned()));
             }
         }
+    }
+
+    /// Whether another origin of the same family can stand in for the one at `place`.
+    fn is_covered(&self, place: usize) -> bool {
+        let Some(own) = self.origins.get(place) else { return false };
+        let others = self.origins.iter().filter(|other| other.spec.id != own.spec.id);
+        others.filter(|other| other.spec.family == own.spec.family).any(Origin::can_stand_in)
     }
 
     fn end_order(&mut self, place: usize, now: Timestamp, step: &mut Step) {
@@ -165,7 +144,12 @@ impl Service {
         let panic = pools.iter().any(|(_, pool)| pool.is_panic());
         self.tell_moves(now, &wish, panic, step);
         let observe = self.spec.mode == Mode::Observe;
-        step.plan.origins.extend(self.origins.iter().map(|origin| plan_origin(origin, observe)));
+        for place in 0..self.origins.len() {
+            let covered = self.is_covered(place);
+            let plan =
+                self.origins.get_mut(place).map(|origin| origin.plan((covered, observe), now, &self.spec.policy));
+            step.plan.origins.extend(plan);
+        }
         if observe {
             self.plan_neutral(&mut step.plan);
             // No pools: every address is left to its owner.
@@ -186,43 +170,6 @@ impl Service {
                 (family, Pool::new(members, Limits::default()))
             })
             .collect()
-    }
-
-    /// Each origin's part of the service's new flows, in the specification's order. Unit: ppm.
-    ///
-    /// Traffic comes by the addresses of the most preferred guarded tier, as their weights say; where there is none, as
-    /// it would to an address of the service's own.
-    fn shares(&self, pools: &[(Family, Pool)]) -> Vec<u64> {
-        let place_of: BTreeMap<OriginId, usize> =
-            self.origins.iter().enumerate().map(|(place, origin)| (origin.spec.id, place)).collect();
-        let own = |frontend: &FrontendSpec| place_of.get(&frontend.own).and_then(|place| self.origins.get(*place));
-        let first = self.spec.frontends.iter().filter_map(own).map(|origin| origin.spec.tier).min();
-        let mut sums: Vec<u64> = vec![0; self.origins.len()];
-        let mut total = 0_u64;
-        let mut add = |shares: &[Share], weight: u64| {
-            let parts = shares.iter().fold(0_u64, |sum, share| sum.saturating_add(share.part));
-            for share in shares {
-                let ppm = share.part.saturating_mul(WHOLE).checked_div(parts).unwrap_or(0).saturating_mul(weight);
-                if let Some(sum) = place_of.get(&share.id).and_then(|place| sums.get_mut(*place)) {
-                    *sum = sum.saturating_add(ppm);
-                }
-            }
-            total = total.saturating_add(weight);
-        };
-        for frontend in &self.spec.frontends {
-            let Some(origin) = own(frontend).filter(|origin| Some(origin.spec.tier) == first) else { continue };
-            let pool = pools.iter().find(|(family, _)| *family == frontend.family);
-            let unsteered = || vec![Share { id: frontend.own, part: WHOLE }];
-            let shares = pool.map_or_else(unsteered, |(_, pool)| pool.shares_of(frontend.own));
-            add(&shares, u64::from(origin.spec.weight.max(1)));
-        }
-        if first.is_none() {
-            for (_, pool) in pools {
-                let shares = pool.shares();
-                add(&shares, u64::from(!shares.is_empty()));
-            }
-        }
-        sums.into_iter().map(|sum| sum.checked_div(total).unwrap_or(0)).collect()
     }
 
     fn active_tier(&self, shares: &[u64]) -> Option<u8> {
@@ -274,55 +221,6 @@ impl Service {
         (words.join("; "), by.unwrap_or_else(|| "judge".to_owned()))
     }
 
-    fn plan_frontends(&mut self, pools: &[(Family, Pool)], plan: &mut Plan) {
-        let mut fresh: Vec<(Option<OriginId>, u8, Table)> = Vec::new();
-        for frontend in &self.spec.frontends {
-            let Some((_, pool)) = pools.iter().find(|(family, _)| *family == frontend.family) else { continue };
-            let shares = pool.shares_of(frontend.own);
-            if self.tables.get(&frontend.id).is_none_or(|table| table.shares != shares) {
-                let table = self.table(*frontend, shares, &mut fresh);
-                self.tables.insert(frontend.id, table);
-            }
-            let slots = self.tables.get(&frontend.id).map(|table| table.slots.clone()).unwrap_or_default();
-            let (armed, armed_best) = pool.armed_of(frontend.own);
-            plan.frontends.push(FrontendPlan { id: frontend.id, slots, armed, armed_best });
-        }
-    }
-
-    /// The owner's own tier comes first, then those below it, then those above. Where the owner itself has no share, all
-    /// its tier's addresses share one table: a tier that dies at once costs one table, not one an address.
-    fn table(
-        &self,
-        frontend: FrontendSpec,
-        shares: Vec<Share>,
-        fresh: &mut Vec<(Option<OriginId>, u8, Table)>,
-    ) -> Table {
-        let owner = self.spec.origins.iter().find(|origin| origin.id == frontend.own);
-        let tier = owner.map_or(0, |origin| origin.tier);
-        let own = shares.iter().any(|share| share.id == frontend.own).then_some(frontend.own);
-        let known = fresh.iter().find(|(of, at, table)| (*of, *at) == (own, tier) && table.shares == shares);
-        if let Some((_, _, table)) = known {
-            return table.clone();
-        }
-        let mut bases: Vec<&Base> = self.bases.iter().filter(|base| base.family == frontend.family).collect();
-        bases.sort_by_key(|base| (base.tier < tier, base.tier));
-        let bases: Vec<&[OriginId]> = bases.into_iter().map(|base| base.slots.as_slice()).collect();
-        let slots = steering::table(&shares, own, &bases);
-        let table = Table { shares, slots };
-        fresh.push((own, tier, table.clone()));
-        table
-    }
-
-    /// As if Sluice were not there.
-    fn plan_neutral(&self, plan: &mut Plan) {
-        plan.frontends.extend(self.spec.frontends.iter().map(|frontend| FrontendPlan {
-            id: frontend.id,
-            slots: vec![frontend.own; SLOTS],
-            armed: Vec::new(),
-            armed_best: 0,
-        }));
-    }
-
     fn view(&self, shares: &[u64], panic: bool) -> ServiceView {
         let used = self.origins.iter().zip(shares).filter(|(_, share)| **share > 0);
         let worst = used.map(|(origin, _)| origin.life.phase.state()).max_by_key(|state| badness(*state));
@@ -333,17 +231,6 @@ impl Service {
             active_tier: self.active_tier(shares),
             origins: self.origins.iter().zip(shares).map(|(origin, share)| origin.view(*share)).collect(),
         }
-    }
-}
-
-fn plan_origin(origin: &Origin, observe: bool) -> OriginPlan {
-    OriginPlan {
-        id: origin.spec.id,
-        blocked: !observe && origin.is_blocked(),
-        trials: !observe && origin.wants_trials(),
-        clear_trip: origin.trip.wish(),
-        syn_timeout: origin.learned.syn_timeout(),
-        response_timeout: origin.learned.response_timeout(),
     }
 }
 

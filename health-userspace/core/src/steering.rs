@@ -216,7 +216,7 @@ impl Walk {
 }
 
 /// `SplitMix64`'s finaliser (Steele, Lea, Flood 2014): a fixed function, so no seed is needed.
-const fn mix(id: u64, salt: u64) -> u64 {
+pub(crate) const fn mix(id: u64, salt: u64) -> u64 {
     let mut z = id.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt.wrapping_mul(0xd1b5_4a32_d192_ed03);
     z = (z ^ (z >> 30_u32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27_u32)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -9,174 +9,11 @@ use crate::{
     verdict::{Finding, Grade},
     window::{Tally, Window},
 };
-use alloc::{format, string::String};
+use alloc::format;
 
-/// Evidence of one layer of real traffic.
-#[derive(Clone, Debug)]
-pub struct TrafficTrack {
-    layer: Layer,
-    window: Window,
-    /// Of the failures in the window: answered ones as `good`, silent ones as `bad`.
-    kinds: Window,
-    /// The same since the last success.
-    streak: Tally,
-    total: Tally,
-    first_bad: Timestamp,
-    newest_good: Timestamp,
-    newest: Timestamp,
-    accused: bool,
-}
+mod traffic;
 
-impl TrafficTrack {
-    /// No traffic yet. Failures in it are failures of `layer`.
-    #[must_use]
-    pub fn new(layer: Layer, policy: &Policy) -> Self {
-        Self {
-            layer,
-            window: Window::new(policy.window),
-            kinds: Window::new(policy.window),
-            streak: Tally::EMPTY,
-            total: Tally::EMPTY,
-            first_bad: Timestamp::NEVER,
-            newest_good: Timestamp::NEVER,
-            newest: Timestamp::NEVER,
-            accused: false,
-        }
-    }
-
-    /// Adds evidence.
-    pub fn record(&mut self, evidence: &Evidence) {
-        if evidence.count == 0 {
-            return;
-        }
-        let (tally, kind) = match evidence.polarity {
-            Polarity::Good | Polarity::Slow => (Tally { good: evidence.count, bad: 0 }, Tally::EMPTY),
-            Polarity::Answered => (Tally { good: 0, bad: evidence.count }, Tally { good: evidence.count, bad: 0 }),
-            Polarity::Silent => (Tally { good: 0, bad: evidence.count }, Tally { good: 0, bad: evidence.count }),
-        };
-        self.window.record(evidence.at, tally);
-        self.kinds.record(evidence.at, kind);
-        self.total = self.total.plus(tally);
-        self.newest = self.newest.max(evidence.at);
-        if tally.good > 0 {
-            self.streak = Tally::EMPTY;
-            self.first_bad = Timestamp::NEVER;
-            self.newest_good = self.newest_good.max(evidence.at);
-        } else {
-            if self.streak.total() == 0 {
-                self.first_bad = evidence.at;
-            }
-            self.streak = self.streak.plus(kind);
-        }
-    }
-
-    /// Forgets what is too old.
-    pub fn advance(&mut self, now: Timestamp) {
-        self.window.advance(now);
-        self.kinds.advance(now);
-    }
-
-    /// Starts anew: what came before a clearing is no longer judged.
-    pub fn clear(&mut self) {
-        self.window.clear();
-        self.kinds.clear();
-        self.accused = false;
-    }
-
-    /// Takes another policy.
-    pub fn reconfigure(&mut self, policy: &Policy) {
-        self.window.resize(policy.window);
-        self.kinds.resize(policy.window);
-    }
-
-    /// Since the beginning.
-    #[must_use]
-    pub const fn total(&self) -> Tally {
-        self.total
-    }
-
-    /// In the window.
-    #[must_use]
-    pub fn tally(&self) -> Tally {
-        self.window.tally()
-    }
-
-    /// Newest evidence.
-    #[must_use]
-    pub const fn newest(&self) -> Timestamp {
-        self.newest
-    }
-
-    /// Newest success.
-    #[must_use]
-    pub const fn newest_good(&self) -> Timestamp {
-        self.newest_good
-    }
-
-    /// When the failures began that no success has ended.
-    #[must_use]
-    pub const fn first_bad(&self) -> Option<Timestamp> {
-        if self.streak.total() > 0 { Some(self.first_bad) } else { None }
-    }
-
-    /// The failures since the last success, in words.
-    #[must_use]
-    pub fn streak_text(&self) -> Option<String> {
-        (self.streak.total() > 0).then(|| self.text(self.streak, self.streak.total()))
-    }
-
-    /// Where those failures sit. Silence of everything since they began is the host's; anything else the process's.
-    #[must_use]
-    pub fn location(&self, last_seen: Timestamp) -> Location {
-        let silent = self.streak.bad > self.streak.good;
-        if silent && last_seen < self.first_bad { Location::OriginHost } else { Location::OriginProcess }
-    }
-
-    /// Grade of the window. The floor guards the accusation only: once accused, an origin whose weight was cut for it
-    /// must not be cleared by the lack of samples which that very cut brings about.
-    fn grade(&mut self, policy: &Policy) -> Grade {
-        let tally = self.window.tally();
-        let rate = Grade::of_rate(tally, policy.success_below_percent);
-        let grade = match rate {
-            Grade::Unknown | Grade::Healthy => rate,
-            Grade::Degraded | Grade::HighRisk | Grade::Fault => {
-                if self.accused || tally.total() >= u64::from(policy.samples_min.passive) {
-                    rate
-                } else {
-                    Grade::Unknown
-                }
-            }
-        };
-        self.accused = grade > Grade::Healthy;
-        grade
-    }
-
-    pub(crate) fn finding(&mut self, policy: &Policy, last_seen: Timestamp) -> (Grade, Option<Finding>) {
-        let grade = self.grade(policy);
-        let finding = (grade > Grade::Healthy).then(|| Finding {
-            grade,
-            rule: "success_rate",
-            layer: self.layer,
-            traffic: true,
-            location: self.location(last_seen),
-            text: self.text(self.kinds.tally(), self.window.tally().total()),
-            reason: None,
-        });
-        (grade, finding)
-    }
-
-    fn text(&self, kinds: Tally, total: u64) -> String {
-        let (answered, silent) = match self.layer {
-            Layer::Network | Layer::Transport => ("refused", "no answer"),
-            Layer::Tls | Layer::Application => ("reset", "no response"),
-        };
-        match (kinds.good, kinds.bad) {
-            (refused, 0) => format!("{answered} {refused}/{total}"),
-            (0, lost) => format!("{silent} {lost}/{total}"),
-            (refused, lost) => format!("{answered} {refused}/{total}, {silent} {lost}/{total}"),
-        }
-    }
-}
+pub use traffic::{Shown, TrafficTrack};
 
 /// Evidence of one check.
 #[derive(Clone, Debug)]
@@ -189,9 +26,36 @@ pub struct CheckTrack {
     runs: Runs,
     reason: Option<Reason>,
     /// What traffic had shown when the present run of failures began.
-    traffic_before: Tally,
+    traffic_before: Shown,
     newest: Timestamp,
+    /// What a passing round usually takes, learned while the origin is steady. Zero: not known.
+    usual: Span,
 }
+
+/// One round of a check.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    /// When it began.
+    pub began: Timestamp,
+    /// Why it failed.
+    pub reason: Option<Reason>,
+    /// How long it took.
+    pub took: Span,
+    /// What the origin's traffic is held to: the response timeout.
+    pub limit: Option<Span>,
+    /// Whether the origin is well enough to learn from it.
+    pub steady: bool,
+}
+
+/// A pass that took so many times as long as usual, and [`LATE_ADD`] more, and longer than traffic may, proves nothing
+/// against an origin that answers too late (the factors by which design.md §5 calls latency degraded).
+const LATE_FACTOR: u64 = 3;
+
+/// See [`LATE_FACTOR`].
+const LATE_ADD: Span = Span::from_millis(50);
+
+/// What is usual moves by one part of so many with each round, as TCP's smoothed round-trip time (RFC 6298 §2.3).
+const USUAL_PARTS: u64 = 8;
 
 /// The sliding window of a check: long enough for `fall` failures and one more.
 #[must_use]
@@ -211,8 +75,9 @@ impl CheckTrack {
             late_in_a_row: 0,
             runs: Runs::default(),
             reason: None,
-            traffic_before: Tally::EMPTY,
+            traffic_before: Shown::default(),
             newest: Timestamp::NEVER,
+            usual: Span::ZERO,
         }
     }
 
@@ -227,19 +92,42 @@ impl CheckTrack {
         self.prompt.resize(length);
     }
 
-    /// Adds a round that began at `began`. `traffic` is all that connections have shown so far.
-    pub fn record(&mut self, evidence: &Evidence, began: Timestamp, reason: Option<Reason>, traffic: Tally) {
+    /// Whether a pass took so much longer than usual that real requests would not have waited for it: a page that is always
+    /// heavy is not meant.
+    fn is_late(&self, round: &Round) -> bool {
+        let usual = Span(self.usual.times(LATE_FACTOR).0.saturating_add(LATE_ADD.0));
+        self.layer >= Layer::Application
+            && self.usual > Span::ZERO
+            && round.took > usual
+            && round.limit.is_some_and(|limit| round.took > limit)
+    }
+
+    fn learn_usual(&mut self, took: Span) {
+        self.usual = if self.usual == Span::ZERO {
+            took
+        } else {
+            let rest = self.usual.0.saturating_sub(self.usual.part(USUAL_PARTS).0);
+            Span(rest.saturating_add(took.part(USUAL_PARTS).0))
+        };
+    }
+
+    /// Adds a round. `traffic` is all that connections and requests have shown so far.
+    pub fn record(&mut self, evidence: &Evidence, round: &Round, traffic: Shown) {
         let (passed, prompt) = match evidence.polarity {
             Polarity::Good => (true, true),
             Polarity::Slow => (true, false),
-            Polarity::Answered | Polarity::Silent => (false, false),
+            Polarity::Answered | Polarity::Silent | Polarity::Told => (false, false),
         };
         let tally = |good| if good { Tally { good: 1, bad: 0 } } else { Tally { good: 0, bad: 1 } };
         if !passed && self.runs.failures() == 0 {
             self.traffic_before = traffic;
         }
-        self.reason = if passed { self.reason } else { reason };
-        self.runs.record(passed, began);
+        self.reason = if passed { self.reason } else { round.reason };
+        let late = passed && self.is_late(round);
+        if passed && round.steady && !late {
+            self.learn_usual(round.took);
+        }
+        self.runs.record(passed, round.began, !late);
         self.window.record(evidence.at, tally(passed));
         self.prompt.record(evidence.at, tally(prompt));
         self.late_in_a_row = if prompt { 0 } else { self.late_in_a_row.saturating_add(1) };
@@ -297,13 +185,20 @@ impl CheckTrack {
         self.newest
     }
 
-    /// Whether real traffic shows that it is the check that is broken: enough connections succeed in the window, and
-    /// they go on succeeding since the check began to fail, for older ones say nothing about what failed after them.
-    fn is_contradicted(&self, connect: &TrafficTrack, policy: &Policy) -> bool {
-        let (recent, since) = (connect.window.tally(), connect.total.minus(self.traffic_before));
+    /// Whether real traffic shows that it is the check that is broken: enough of it succeeds in the window at the check's
+    /// layer or above, and goes on succeeding since the check began to fail, for older successes say nothing about what
+    /// failed after them. Above `transport` only statuses that we read count, and they contradict no failure of integrity: a
+    /// certificate or a body that is wrong stays wrong.
+    fn is_contradicted(&self, (connect, request): (&TrafficTrack, &TrafficTrack), policy: &Policy) -> bool {
+        let (recent, since) = if self.layer <= Layer::Transport {
+            (connect.tally(), connect.total().minus(self.traffic_before.connects))
+        } else if matches!(self.reason, Some(Reason::Body | Reason::Tls)) {
+            return false;
+        } else {
+            (request.proof(), request.proof_total().minus(self.traffic_before.statuses))
+        };
         let degraded = policy.success_below_percent.degraded;
-        self.layer <= Layer::Transport
-            && recent.good >= u64::from(policy.samples_min.passive)
+        recent.good >= u64::from(policy.samples_min.passive)
             && !recent.is_below(degraded)
             && since.good > 0
             && !since.is_below(degraded)
@@ -328,7 +223,7 @@ impl CheckTrack {
     pub(crate) fn finding(
         &self,
         name: &str,
-        connect: Option<&TrafficTrack>,
+        traffic: Option<(&TrafficTrack, &TrafficTrack)>,
         policy: &Policy,
     ) -> (Grade, Option<Finding>) {
         let tally = self.window.tally();
@@ -358,7 +253,7 @@ impl CheckTrack {
         } else {
             return (Grade::Unknown, None);
         };
-        if found.rule != "slow" && connect.is_some_and(|connect| self.is_contradicted(connect, policy)) {
+        if found.rule != "slow" && traffic.is_some_and(|traffic| self.is_contradicted(traffic, policy)) {
             found.grade = Grade::Degraded;
             found.rule = "contradicted";
             found.location = Location::Check;

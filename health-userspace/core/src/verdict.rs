@@ -51,7 +51,7 @@ impl Grade {
 pub struct Finding {
     /// How bad.
     pub grade: Grade,
-    /// The rule that fired: `fall_in_a_row`, `success_rate`, `slow`, `contradicted`.
+    /// The rule that fired: `fall_in_a_row`, `success_rate`, `slow`, `contradicted`, `unreachable`.
     pub rule: &'static str,
     /// The layer that fails.
     pub layer: Layer,
@@ -111,6 +111,19 @@ pub struct Facts<'a> {
     pub traffic_judges: bool,
     /// When its last packet came.
     pub last_seen: Timestamp,
+    /// Whether its next hop can't be found on the link, and whether somebody else can serve meanwhile.
+    pub neighbour: Neighbour,
+}
+
+/// What the neighbour table says of an origin's next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbour {
+    /// Nothing bad.
+    Fine,
+    /// It can't be found, and a usable standby behind another one can serve.
+    Failed,
+    /// It can't be found, and nobody else can serve: a move would cure nothing.
+    FailedAlone,
 }
 
 /// Judges one origin.
@@ -130,13 +143,34 @@ pub fn judge(facts: &mut Facts<'_>, policy: &Policy) -> Verdict {
         join(facts.connect.finding(policy, facts.last_seen), facts.connect.tally());
         join(facts.request.finding(policy, facts.last_seen), facts.request.tally());
     }
-    let connect = facts.traffic_judges.then_some(&*facts.connect);
+    let traffic = facts.traffic_judges.then_some((&*facts.connect, &*facts.request));
     for (track, spec) in facts.checks.iter().zip(facts.specs) {
-        join(track.finding(&spec.name, connect, policy), track.tally());
+        join(track.finding(&spec.name, traffic, policy), track.tally());
+    }
+    if let Some(finding) = unreachable(facts.neighbour) {
+        join((finding.grade, Some(finding)), Tally { good: 0, bad: 1 });
     }
     // Stable: among equals traffic comes before checks, and checks in the configuration's order.
     findings.sort_by_key(|finding| core::cmp::Reverse(finding.grade));
     Verdict { grade, score: score_within(grade, score, policy.success_below_percent), findings }
+}
+
+/// Positive evidence, which waits for no run: the kernel has asked for the next hop and nobody has answered.
+fn unreachable(neighbour: Neighbour) -> Option<Finding> {
+    let grade = match neighbour {
+        Neighbour::Fine => return None,
+        Neighbour::Failed => Grade::Fault,
+        Neighbour::FailedAlone => Grade::HighRisk,
+    };
+    Some(Finding {
+        grade,
+        rule: "unreachable",
+        layer: Layer::Network,
+        traffic: true,
+        location: Location::OriginHost,
+        text: String::from("next hop not found"),
+        reason: None,
+    })
 }
 
 /// Keeps the score inside the band of its grade, so that the two never tell different stories.

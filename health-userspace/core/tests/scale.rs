@@ -4,8 +4,8 @@ use health_core::{
     Span, Timestamp,
     engine::{Engine, Input, KernelView, Quantile, TrafficTotals},
     model::{
-        CheckResult, CheckSpec, Family, FrontendId, FrontendSpec, Layer, Mode, OriginId, OriginSpec, Outcome, Reason,
-        ServiceId, ServiceSpec,
+        Balance, CheckResult, CheckSpec, Family, FrontendId, FrontendSpec, Layer, Mode, OriginId, OriginSpec, Outcome,
+        Reason, ServiceId, ServiceSpec,
     },
     policy::Policy,
 };
@@ -20,6 +20,7 @@ fn specs(services: u16, size: u16) -> Vec<ServiceSpec> {
     let origin = |service: u16, place: u16| OriginSpec {
         id: OriginId(service * size + place),
         name: format!("o{place}"),
+        key: u64::from(service * size + place),
         family: Family::V4,
         tier: u8::from(place >= size / 2),
         weight: 100,
@@ -37,9 +38,10 @@ fn specs(services: u16, size: u16) -> Vec<ServiceSpec> {
             policy: Policy::default(),
             checks: vec![check("port", Layer::Transport), check("page", Layer::Application)],
             frontends: own
-                .map(|own| FrontendSpec { id: FrontendId(own.id.0), own: own.id, family: Family::V4 })
+                .map(|own| FrontendSpec { id: FrontendId(own.id.0), own: Some(own.id), family: Family::V4 })
                 .collect(),
             origins,
+            balance: Balance::Maglev,
         }
     };
     (0..services).map(one).collect()
@@ -67,6 +69,7 @@ fn input(specs: &[ServiceSpec], now: Timestamp, round: u64, dead: bool) -> Input
         kernel: ids.iter().map(|id| (*id, KernelView::default())).collect(),
         checks: ids.iter().map(|id| result(*id)).collect(),
         orders: Vec::new(),
+        neighbours: Vec::new(),
         in_sync: true,
     }
 }

@@ -123,7 +123,7 @@ impl Origin {
         let rise = u32::from(policy.rise);
         let heard = self.checks.iter().filter(|check| check.newest() > Timestamp::NEVER);
         let vetoed = heard.clone().any(|check| check.runs().failures() > 0 || check.runs().passes() < rise);
-        if vetoed || self.traffic_still_fails(now, policy) {
+        if vetoed || self.neighbour_failed.is_some() || self.traffic_still_fails(now, policy) {
             return None;
         }
         let proved = |check: &CheckTrack| check.runs().proof() >= rise;

@@ -78,6 +78,9 @@ impl Origin {
 
     /// The highest layer that traffic proves to us.
     fn sees(&self) -> Option<Layer> {
+        if self.request.proof_total().good > 0 {
+            return Some(Layer::Application);
+        }
         (self.connect.total().good > 0 || self.request.total().good > 0).then_some(Layer::Transport)
     }
 

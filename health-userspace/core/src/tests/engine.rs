@@ -1,7 +1,9 @@
 //! Scenes: one small service, told second by second.
 
 use super::*;
-use crate::model::{CheckSpec, Family, FrontendSpec, LocalReason, Mode, OriginSpec, Outcome, Reason};
+use crate::model::{
+    Balance, CheckSpec, Family, FrontendId, FrontendSpec, LocalReason, Mode, OriginSpec, Outcome, Reason,
+};
 use alloc::{borrow::ToOwned, collections::BTreeMap, format, string::ToString, vec};
 
 const A: OriginId = OriginId(1);
@@ -14,6 +16,7 @@ struct Scene {
     now: Timestamp,
     totals: BTreeMap<OriginId, TrafficTotals>,
     kernel: BTreeMap<OriginId, KernelView>,
+    neighbours: Vec<(OriginId, Option<Timestamp>)>,
     step: Step,
     decisions: Vec<Decision>,
 }
@@ -22,6 +25,7 @@ fn origin(id: OriginId, name: &str, tier: u8) -> OriginSpec {
     OriginSpec {
         id,
         name: name.to_owned(),
+        key: u64::from(id.0),
         family: Family::V4,
         tier,
         weight: 100,
@@ -42,7 +46,8 @@ fn shop(checks: &[CheckSpec]) -> ServiceSpec {
         policy: Policy::default(),
         origins: vec![origin(A, "a", 0), origin(B, "b", 1)],
         checks: checks.to_vec(),
-        frontends: vec![FrontendSpec { id: FrontendId(1), own: A, family: Family::V4 }],
+        frontends: vec![FrontendSpec { id: FrontendId(1), own: Some(A), family: Family::V4 }],
+        balance: Balance::Maglev,
     }
 }
 
@@ -54,6 +59,7 @@ impl Scene {
             now,
             totals: BTreeMap::new(),
             kernel: BTreeMap::from([(A, KernelView::default()), (B, KernelView::default())]),
+            neighbours: Vec::new(),
             step: Step::default(),
             decisions: Vec::new(),
         }
@@ -66,6 +72,7 @@ impl Scene {
             kernel: self.kernel.iter().map(|(id, view)| (*id, *view)).collect(),
             checks,
             orders,
+            neighbours: core::mem::take(&mut self.neighbours),
             in_sync: true,
         };
         self.step = self.engine.tick(self.now, &input);
@@ -577,7 +584,7 @@ fn families_never_mix() {
     let mut spec = shop(&[check("port", Layer::Transport)]);
     spec.origins.push(OriginSpec { family: Family::V6, ..origin(OriginId(3), "a6", 0) });
     spec.origins.push(OriginSpec { family: Family::V6, ..origin(OriginId(4), "b6", 1) });
-    spec.frontends.push(FrontendSpec { id: FrontendId(2), own: OriginId(3), family: Family::V6 });
+    spec.frontends.push(FrontendSpec { id: FrontendId(2), own: Some(OriginId(3)), family: Family::V6 });
     let mut scene = Scene::new(spec);
     for id in [A, OriginId(3)] {
         scene.rounds(id, 0, "FFF");

@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     evidence::{Evidence, Polarity, Source, Traffic},
     time::Span,
-    track::check_window,
+    track::{Round, Shown, check_window},
 };
 use alloc::{borrow::ToOwned, string::ToString};
 
@@ -17,6 +17,7 @@ struct Bench {
     now: Timestamp,
     last_seen: Timestamp,
     traffic_judges: bool,
+    neighbour: Neighbour,
 }
 
 impl Bench {
@@ -37,11 +38,12 @@ impl Bench {
             now: START,
             last_seen: Timestamp::NEVER,
             traffic_judges: true,
+            neighbour: Neighbour::Fine,
         }
     }
 
     fn traffic(&mut self, traffic: Traffic) -> &mut Self {
-        for evidence in traffic.evidence(self.now) {
+        for evidence in traffic.evidence(self.now, true) {
             match evidence.source {
                 Source::Connect => self.connect.record(&evidence),
                 Source::Request => self.request.record(&evidence),
@@ -64,7 +66,8 @@ impl Bench {
             let layer = self.specs[place].layer;
             let source = Source::Check(u16::try_from(place).expect("few"));
             let evidence = Evidence { layer, polarity, count: 1, at: self.now, source };
-            self.checks[place].record(&evidence, self.now, reason, self.connect.total());
+            let round = Round { began: self.now, reason, took: Span::ZERO, limit: None, steady: true };
+            self.checks[place].record(&evidence, &round, Shown::so_far(&self.connect, &self.request));
         }
         self
     }
@@ -77,6 +80,7 @@ impl Bench {
             specs: &self.specs,
             traffic_judges: self.traffic_judges,
             last_seen: self.last_seen,
+            neighbour: self.neighbour,
         };
         judge(&mut facts, &self.policy)
     }

@@ -3,8 +3,8 @@
 use crate::world::{Host, Truth, World};
 use health_core::{
     Span,
-    engine::{DecisionKind, FrontendPlan, OriginPlan, OriginView, SLOTS},
-    model::{Layer, Mode, OriginId, ServiceSpec, State},
+    engine::{DecisionKind, FrontendPlan, Lease, OriginPlan, OriginView, SLOTS},
+    model::{FrontendSpec, Layer, Location, Mode, OriginId, ServiceSpec, State},
 };
 use std::collections::BTreeMap;
 
@@ -101,10 +101,10 @@ impl Service<'_> {
         *self.world.step.plan.origins.iter().find(|plan| plan.id == id).expect("every origin is in the plan")
     }
 
-    fn frontends(&self) -> Vec<(&FrontendPlan, OriginId)> {
+    fn frontends(&self) -> Vec<(&FrontendPlan, &FrontendSpec)> {
         let plan = |id| self.world.step.plan.frontends.iter().find(|plan| plan.id == id);
         let all = self.spec.frontends.iter();
-        all.map(|spec| (plan(spec.id).expect("every frontend is in the plan"), spec.own)).collect()
+        all.map(|spec| (plan(spec.id).expect("every frontend is in the plan"), spec)).collect()
     }
 
     fn is_usable(&self, id: OriginId) -> bool {
@@ -113,12 +113,11 @@ impl Service<'_> {
     }
 
     fn plan_is_whole(&self) {
-        for (plan, own) in self.frontends() {
+        for (plan, spec) in self.frontends() {
             assert_eq!(plan.slots.len(), SLOTS, "{}", self.at());
             assert!(plan.armed.len() <= 16 && usize::from(plan.armed_best) <= plan.armed.len(), "{}", self.at());
-            let family = self.host(own).spec.family;
-            for id in used(plan).iter().chain(&plan.armed) {
-                assert_eq!(self.host(*id).spec.family, family, "{}: families mix", self.at());
+            for id in used(plan).iter().filter(|id| **id != OriginId::NONE).chain(&plan.armed) {
+                assert_eq!(self.host(*id).spec.family, spec.family, "{}: families mix", self.at());
                 assert_eq!(self.host(*id).service, self.place, "{}: services mix", self.at());
             }
         }
@@ -126,17 +125,24 @@ impl Service<'_> {
 
     /// Invariant 8, and 7 for services that only watch.
     fn no_usable_origin_is_passed_over(&self) {
-        for (plan, own) in self.frontends() {
+        for (plan, spec) in self.frontends() {
+            let own = spec.own.unwrap_or(OriginId::NONE);
             if self.spec.mode == Mode::Observe {
                 assert!(plan.slots.iter().all(|slot| *slot == own), "{}: observe mode steers", self.at());
                 continue;
             }
-            let family = self.host(own).spec.family;
+            let family = spec.family;
             let of_family = || self.spec.origins.iter().filter(|origin| origin.family == family);
             let any = of_family().any(|origin| self.is_usable(origin.id));
             let unsteered = plan.slots.iter().all(|slot| *slot == own);
             for slot in &used(plan) {
-                assert!(!any || self.is_usable(*slot), "{}: {slot:?} passes over a usable one", self.at());
+                if *slot == OriginId::NONE {
+                    assert!(!any, "{}: a virtual address leads nowhere", self.at());
+                    continue;
+                }
+                let slots = plan.slots.iter().filter(|id| *id == slot).count();
+                let tried = spec.own.is_none() && self.plan(*slot).trials && slots == 1;
+                assert!(!any || tried || self.is_usable(*slot), "{}: {slot:?} passes over a usable one", self.at());
                 let never = self.view(*slot).state == State::Maintenance || self.host(*slot).spec.weight == 0;
                 assert!(unsteered || !never, "{}: {slot:?} is drained or takes nothing", self.at());
             }
@@ -151,6 +157,9 @@ impl Service<'_> {
             let out = matches!(view.state, State::Fault | State::Recovering | State::Maintenance);
             assert_eq!(plan.blocked, out && self.spec.mode == Mode::Enforce, "{}: {view:?}", self.at());
             assert!(!plan.trials || plan.blocked, "{}", self.at());
+            let runs_out = matches!(plan.lease, Lease::Trips(at) | Lease::Ends(at) if at <= self.world.now);
+            assert!(!runs_out, "{}: a lease was not renewed: {plan:?}", self.at());
+            assert!(plan.blocked || plan.lease == Lease::Stays, "{}: {plan:?}", self.at());
             assert!(plan.clear_trip.is_none_or(|at| at <= self.world.now), "{}", self.at());
             assert_eq!(view.hold_down_until.is_some(), view.state == State::Recovering, "{}", self.at());
             let in_slots = self.frontends().iter().any(|(plan, _)| plan.slots.contains(&view.id));
@@ -198,11 +207,14 @@ impl Service<'_> {
     fn dead_origins_are_judged(&self, view: &OriginView) {
         let sees_page = self.spec.checks.iter().any(|check| check.layer == Layer::Application);
         let dead = match self.host(view.id).truth {
-            Truth::Refuses | Truth::Silent => true,
-            Truth::Hangs | Truth::WrongPage => sees_page,
+            Truth::Refuses | Truth::Silent | Truth::Unplugged => true,
+            Truth::Hangs | Truth::WrongPage | Truth::Errors => sees_page,
             Truth::Fine | Truth::Lossy | Truth::Slow | Truth::Grey => false,
         };
-        if dead && self.is_settled(view, JUDGED_WITHIN) {
+        // Where enough statuses are seen that are fine, it is the checked page that is wrong, not the origin.
+        let contradicted = view.location == Some(Location::Check) && view.sees == Some(Layer::Application);
+        let page_only = self.host(view.id).truth == Truth::WrongPage && contradicted && view.state == State::Degraded;
+        if dead && !page_only && self.is_settled(view, JUDGED_WITHIN) {
             assert_eq!(view.state, State::Fault, "{}: {:?} {view:?}", self.at(), self.host(view.id).truth);
         }
     }

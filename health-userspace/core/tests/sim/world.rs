@@ -3,16 +3,16 @@
 use health_core::{
     Span, Timestamp,
     engine::{
-        Engine, FrontendPlan, Input, KernelView, Order, OrderKind, OriginPlan, Plan, Quantile, Step, Streak,
+        Engine, FrontendPlan, Input, KernelView, Lease, Order, OrderKind, OriginPlan, Plan, Quantile, Step, Streak,
         TrafficTotals, TripView,
     },
     model::{
-        CheckResult, CheckSpec, Family, FrontendId, FrontendSpec, Layer, LocalReason, Mode, OriginId, OriginSpec,
-        Outcome, Reason, ServiceId, ServiceSpec,
+        Balance, CheckResult, CheckSpec, Family, FrontendId, FrontendSpec, Layer, LocalReason, Mode, OriginId,
+        OriginSpec, Outcome, Reason, ServiceId, ServiceSpec,
     },
     policy::{HoldDown, Policy},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const TICK: Span = Span::from_millis(250);
 
@@ -58,11 +58,15 @@ pub(crate) enum Truth {
     Grey,
     /// Only the page is wrong.
     WrongPage,
+    /// Every answer is a 503, in plain text.
+    Errors,
+    /// It is off the link: after a while its neighbour entry fails.
+    Unplugged,
 }
 
 impl Truth {
     fn any(dice: &mut Dice) -> Self {
-        match dice.below(10) {
+        match dice.below(12) {
             0 => Self::Lossy,
             1 => Self::Refuses,
             2 => Self::Silent,
@@ -70,6 +74,8 @@ impl Truth {
             4 => Self::Slow,
             5 => Self::Grey,
             6 => Self::WrongPage,
+            7 => Self::Errors,
+            8 => Self::Unplugged,
             _ => Self::Fine,
         }
     }
@@ -96,6 +102,7 @@ pub(crate) struct Host {
     /// SYNs and requests whose time runs out later.
     overdue: Vec<(Timestamp, Streak, bool)>,
     next_round: Vec<Timestamp>,
+    pub(crate) neighbour_failed: bool,
 }
 
 pub(crate) struct World {
@@ -128,11 +135,17 @@ fn service(place: usize, dice: &mut Dice, next: &mut u16) -> ServiceSpec {
             let family = if dice.percent(80) { Family::V4 } else { Family::V6 };
             let id = OriginId(*next);
             let name = format!("o{next}");
-            origins.push(OriginSpec { id, name, family, tier, weight, capacity_cps: None, capacity_conns: None });
+            let key = u64::from(*next) << 8;
+            origins.push(OriginSpec { id, name, key, family, tier, weight, capacity_cps: None, capacity_conns: None });
             if tier == 0 {
-                frontends.push(FrontendSpec { id: FrontendId(*next), own: id, family });
+                frontends.push(FrontendSpec { id: FrontendId(*next), own: Some(id), family });
             }
         }
+    }
+    let families: BTreeSet<Family> = origins.iter().map(|origin| origin.family).collect();
+    for family in families.into_iter().filter(|_| dice.percent(30)) {
+        *next += 1;
+        frontends.push(FrontendSpec { id: FrontendId(*next), own: None, family });
     }
     let port = CheckSpec { name: "port".into(), layer: Layer::Transport, interval: Span::from_secs(1) };
     let page = CheckSpec { name: "page".into(), layer: Layer::Application, interval: Span::from_millis(1500) };
@@ -146,7 +159,8 @@ fn service(place: usize, dice: &mut Dice, next: &mut u16) -> ServiceSpec {
     let policy = Policy { hold_down, passive: dice.percent(85), ..Policy::default() };
     let mode = if dice.percent(90) { Mode::Enforce } else { Mode::Observe };
     let id = ServiceId(u16::try_from(place).expect("small"));
-    ServiceSpec { id, name: format!("s{place}"), mode, policy, origins, checks, frontends }
+    let balance = if dice.percent(50) { Balance::Maglev } else { Balance::Weighted };
+    ServiceSpec { id, name: format!("s{place}"), mode, policy, origins, checks, frontends, balance }
 }
 
 impl World {
@@ -204,6 +218,7 @@ impl World {
             kernel: self.hosts.iter().map(|(id, host)| (*id, host.view)).collect(),
             checks,
             orders,
+            neighbours: self.neighbours(),
             in_sync: !self.writes_fail,
         };
         if self.weather == Weather::Stormy && self.dice.percent(3) {
@@ -268,6 +283,7 @@ impl World {
         self.restarted = true;
         for host in self.hosts.values_mut() {
             host.answered = false;
+            host.neighbour_failed = false;
             host.truth_since = self.now;
             // Orders live in the daemon's memory for now.
             host.tainted |= host.view.blocked || host.view.trip.is_some();
@@ -298,6 +314,9 @@ impl World {
         for frontend in &frontends {
             for _ in 0..self.dice.below(self.busy + 1) {
                 let slot = frontend.slots[usize::try_from(self.dice.below(251)).expect("small")];
+                if slot == OriginId::NONE {
+                    continue;
+                }
                 let chosen = self.choose(slot, frontend);
                 let guarded = self.is_last_usable(chosen);
                 let (dice, host) = (&mut self.dice, self.hosts.get_mut(&chosen).expect("a slot names an origin"));
@@ -309,7 +328,7 @@ impl World {
     /// The kernel's choice: the slot, the one trial, the armed, and at last what the slot says.
     fn choose(&mut self, slot: OriginId, frontend: &FrontendPlan) -> OriginId {
         let own = self.specs.iter().flat_map(|spec| &spec.frontends).find(|spec| spec.id == frontend.id);
-        let own = own.map_or(slot, |spec| spec.own);
+        let own = own.and_then(|spec| spec.own).unwrap_or(slot);
         for candidate in [slot, own] {
             if self.hosts.get_mut(&candidate).is_some_and(|host| host.take_trial(self.now)) {
                 return candidate;
@@ -327,6 +346,19 @@ impl World {
             .hosts
             .values()
             .any(|host| host.spec.id != id && host.service == service && host.spec.family == family && host.is_usable())
+    }
+
+    /// What the neighbour table tells: three probes, a second apart, then it is known.
+    fn neighbours(&mut self) -> Vec<(OriginId, Option<Timestamp>)> {
+        let mut changes = Vec::new();
+        for (id, host) in &mut self.hosts {
+            let off = host.truth == Truth::Unplugged && self.now.since(host.truth_since) >= Span::from_secs(3);
+            if off != host.neighbour_failed {
+                host.neighbour_failed = off;
+                changes.push((*id, off.then_some(self.now)));
+            }
+        }
+        changes
     }
 
     fn rounds(&mut self) -> Vec<CheckResult> {
@@ -368,6 +400,7 @@ impl World {
                 host.streak = [0, 0];
             }
             host.view.blocked = plan.blocked;
+            host.view.leased = plan.blocked && matches!(plan.lease, Lease::Trips(_));
             if let (Some(at), Some(trip)) = (plan.clear_trip, host.view.trip)
                 && trip.since <= at
             {
@@ -398,6 +431,7 @@ impl Host {
             trial_at: now,
             overdue: Vec::new(),
             next_round,
+            neighbour_failed: false,
         }
     }
 
@@ -425,7 +459,8 @@ impl Host {
     fn connect(&mut self, now: Timestamp, dice: &mut Dice, guarded: bool) {
         self.totals.syn += 1;
         let refused = self.truth == Truth::Refuses || (self.truth == Truth::Grey && dice.percent(50));
-        let lost = self.truth == Truth::Silent || (self.truth == Truth::Lossy && dice.percent(5));
+        let lost =
+            matches!(self.truth, Truth::Silent | Truth::Unplugged) || (self.truth == Truth::Lossy && dice.percent(5));
         if lost {
             let timeout = self.plan.and_then(|plan| plan.syn_timeout);
             self.overdue.extend(timeout.map(|timeout| (now.after(timeout), Streak::Connect, guarded)));
@@ -449,10 +484,32 @@ impl Host {
         }
         self.totals.response += 1;
         self.totals.ttfb = Quantile { samples: self.totals.response, p99: Span::from_millis(9) };
+        if self.truth == Truth::Errors {
+            self.totals.http_5xx += 1;
+            self.fails(Streak::Request, now, guarded);
+            return;
+        }
+        // Half of them speak in plain text.
+        self.totals.http_good += u64::from(self.spec.id.0.is_multiple_of(2));
         self.succeeds(Streak::Request);
     }
 
+    /// Nobody renewed what was judged from traffic: trials decide.
+    fn end_lease(&mut self, now: Timestamp) {
+        let lease = self.plan.map_or(Lease::Stays, |plan| plan.lease);
+        let over = matches!(lease, Lease::Trips(at) | Lease::Ends(at) if at <= now);
+        if self.view.blocked && over {
+            self.view = KernelView { blocked: false, leased: false, ..self.view };
+            if matches!(lease, Lease::Trips(_)) && self.view.trip.is_none() {
+                self.view.trip =
+                    Some(TripView { streak: Streak::Connect, since: now, trials_failed: 0, trials_passed: 0 });
+                self.trial_at = now;
+            }
+        }
+    }
+
     fn run_out(&mut self, now: Timestamp) {
+        self.end_lease(now);
         let (due, later) = core::mem::take(&mut self.overdue).into_iter().partition(|(at, ..)| *at <= now);
         self.overdue = later;
         for (_, streak, guarded) in due {
@@ -502,11 +559,16 @@ impl Host {
             Truth::Grey if dice.percent(50) => (Outcome::Fail(Reason::Refused), quick),
             Truth::Silent => (Outcome::Fail(Reason::Timeout(Layer::Transport)), Span::from_secs(1)),
             Truth::Hangs if page => (Outcome::Fail(Reason::Timeout(Layer::Application)), Span::from_secs(1)),
-            Truth::WrongPage if page => (Outcome::Fail(Reason::Status(503)), quick),
+            Truth::WrongPage | Truth::Errors if page => (Outcome::Fail(Reason::Status(503)), quick),
+            Truth::Unplugged => (Outcome::Fail(Reason::Unreachable), Span::from_secs(1)),
             Truth::Slow if page => (Outcome::Slow, Span::from_millis(700)),
-            Truth::Fine | Truth::Lossy | Truth::Hangs | Truth::WrongPage | Truth::Slow | Truth::Grey => {
-                (Outcome::Pass, quick)
-            }
+            Truth::Fine
+            | Truth::Lossy
+            | Truth::Hangs
+            | Truth::WrongPage
+            | Truth::Errors
+            | Truth::Slow
+            | Truth::Grey => (Outcome::Pass, quick),
         }
     }
 }
