@@ -6,6 +6,7 @@ use super::{
     node::IDS_MAX,
     service::{NOWHERE, ReadService},
 };
+use health_core::model::Mode;
 use std::collections::BTreeMap;
 
 /// Reports what single keys can't show. `services` has the places of `config.services`, in the same order.
@@ -40,12 +41,46 @@ fn addresses(config: &Config, services: &[ReadService], sink: &Sink) {
         }
         frontends += usize::from(service.config.guards(origin));
     }
+    let origins = owners.len();
+    for service in services {
+        frontends += service.config.vips.len();
+        for (vip, at) in service.config.vips.iter().zip(&service.vips_at) {
+            virtual_address(service, *vip, at, &mut owners, sink);
+        }
+    }
     let limits = config.node.limits;
-    for (what, count, max) in [("origins", owners.len(), limits.origins), ("frontends", frontends, limits.frontends)] {
+    for (what, count, max) in [("origins", origins, limits.origins), ("frontends", frontends, limits.frontends)] {
         if count > usize::try_from(max).unwrap_or(usize::MAX) {
             let message = format!("the file has {count} {what}; `node.limits.{what}` allows {max}");
             sink.error(0..0, message, format!("raise node.limits.{what}, at most {IDS_MAX}"));
         }
+    }
+}
+
+/// `owners`: the service of each address, and whose it is there.
+fn virtual_address<'a>(
+    service: &'a ReadService,
+    vip: std::net::SocketAddr,
+    at: &std::ops::Range<usize>,
+    owners: &mut BTreeMap<std::net::SocketAddr, (&'a str, &'a str)>,
+    sink: &Sink,
+) {
+    let name = service.config.name.as_str();
+    match owners.insert(vip, (name, "")) {
+        None => {}
+        Some((other, "")) => {
+            let message = format!("{vip} is already a virtual address of service `{other}`");
+            sink.error(at.clone(), message, "an address belongs to one service, once; remove one of the two");
+        }
+        Some((other, origin)) => {
+            let message = format!("virtual address {vip} is origin `{origin}` of service `{other}`");
+            sink.error(at.clone(), message, "remove it here; `guard` steers an origin's own address");
+        }
+    }
+    if !service.config.origins.iter().any(|origin| origin.address.is_ipv4() == vip.is_ipv4()) {
+        let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
+        let message = format!("no origin of service `{name}` can serve {vip}: none has {family}");
+        sink.error(at.clone(), message, format!("add an origin with an {family} address; families never mix"));
     }
 }
 
@@ -58,6 +93,10 @@ fn located_origins(service: &ReadService) -> impl Iterator<Item = Located<'_>> {
 fn standbys(service: &ReadService, sink: &Sink) {
     let (name, origins) = (&service.config.name, &service.config.origins);
     let Some(best) = origins.iter().map(|origin| origin.tier).min() else { return };
+    if let (Some(at), Mode::Observe) = (service.vips_at.first(), service.config.mode) {
+        let message = format!("service `{name}` only observes: its virtual addresses lead nowhere");
+        sink.warning(at.clone(), message, "remove `vips`, or let it enforce");
+    }
     if origins.iter().all(|origin| origin.weight == 0) {
         let fix = "give at least one a weight above 0";
         sink.warning(service.at.clone(), format!("service `{name}`: no origin takes anything, all weights are 0"), fix);
@@ -70,7 +109,7 @@ fn standbys(service: &ReadService, sink: &Sink) {
         };
         sink.warning(service.at.clone(), message, "add an origin with priority = 1");
     }
-    if best > 0 && service.config.guard {
+    if best > 0 && service.config.guard && service.config.vips.is_empty() {
         let fix = "give the preferred origins priority = 0";
         sink.warning(service.at.clone(), format!("service `{name}` steers nothing: no origin has priority 0"), fix);
     }

@@ -3,7 +3,7 @@
 use super::http::HttpCheck;
 use health_core::{
     Span,
-    model::{Layer, Mode},
+    model::{Balance, Layer, Mode},
     policy::Policy,
 };
 use std::{
@@ -30,6 +30,10 @@ pub struct NodeConfig {
     pub name: String,
     /// Origin-facing interfaces; at least one pattern.
     pub interfaces: Vec<InterfacePattern>,
+    /// Where forwarded clients arrive: their SYNs are steered before routing. Default: none.
+    pub client_interfaces: Vec<InterfacePattern>,
+    /// Those of `interfaces` whose packets are observed at XDP instead of TC ingress. Default: none.
+    pub xdp: Vec<InterfacePattern>,
     /// Where sockets are steered.
     pub cgroup: CgroupSetting,
     /// Further network namespaces whose sockets are steered.
@@ -140,6 +144,10 @@ pub struct ServiceConfig {
     pub name: String,
     /// The stricter of its own and the node's.
     pub mode: Mode,
+    /// Addresses that are no origin's own, and that Sluice steers to the origins of their family.
+    pub vips: Vec<SocketAddr>,
+    /// How the flows of those are divided. Default `maglev`.
+    pub balance: Balance,
     /// Whether its tier-0 origins' own addresses are steered.
     pub guard: bool,
     /// Built-in, `[defaults.policy]` and its own keys, merged.
@@ -228,6 +236,13 @@ impl InterfacePattern {
     #[must_use]
     pub fn is_exact(&self) -> bool {
         !self.0.contains(['*', '?'])
+    }
+
+    /// Whether every interface that `other` means is meant too. Of two patterns with wildcards that is told by their texts:
+    /// `gre-*` covers `gre-1*`.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.matches(&other.0) && (!other.0.contains('*') || self.0.contains('*'))
     }
 
     /// Whether `interface` is meant. `*` stands for any characters, `?` for one.

@@ -45,9 +45,12 @@ pub(super) const HISTOGRAMS: &[(&str, Detail)] =
 
 /// Reads `[node]`.
 pub(super) fn node(section: &Section<'_>) -> NodeConfig {
+    let interfaces = interfaces(section);
     NodeConfig {
         name: node_name(section),
-        interfaces: interfaces(section),
+        client_interfaces: patterns(section, "client_interfaces"),
+        xdp: xdp(section, &interfaces),
+        interfaces,
         cgroup: cgroup(section),
         netns: netns(section),
         mode: section.choice("mode", MODES).unwrap_or(Mode::Enforce),
@@ -117,7 +120,28 @@ fn interfaces(section: &Section<'_>) -> Vec<InterfacePattern> {
     if list.is_empty() {
         section.error("interfaces", "`interfaces` is empty", fix);
     }
-    for text in &list {
+    read_patterns(section, &list)
+}
+
+fn patterns(section: &Section<'_>, key: &str) -> Vec<InterfacePattern> {
+    section.texts(key, "eth0").map_or_else(Vec::new, |list| read_patterns(section, &list))
+}
+
+/// Observation is the origin-facing side's: what is observed at XDP is one of those, and TC goes on steering there.
+fn xdp(section: &Section<'_>, interfaces: &[InterfacePattern]) -> Vec<InterfacePattern> {
+    let Some(list) = section.texts("xdp", "eth1") else { return Vec::new() };
+    let patterns = read_patterns(section, &list);
+    for (pattern, text) in patterns.iter().zip(&list) {
+        if !interfaces.iter().any(|listed| listed.covers(pattern)) {
+            let message = format!("`xdp` names \"{}\", which `interfaces` does not", text.value.escape_debug());
+            section.sink().error(text.at.clone(), message, "add it to interfaces, or remove it here");
+        }
+    }
+    patterns
+}
+
+fn read_patterns(section: &Section<'_>, list: &[At<&str>]) -> Vec<InterfacePattern> {
+    for text in list {
         let literal = text.value.chars().filter(|&c| c != '*').count();
         let bad = |c: char| c.is_whitespace() || c.is_control() || c == '/';
         if text.value.is_empty() || literal > INTERFACE_CHARS_MAX || text.value.contains(bad) {

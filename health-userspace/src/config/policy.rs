@@ -7,7 +7,9 @@ use health_common::{
 };
 use health_core::{
     Span,
-    policy::{HoldDown, Learned, Policy, SamplesMin, StateWeights, SuccessBelow, Trip},
+    policy::{
+        HoldDown, Learned, Overflow, Policy, ReturnPath, SamplesMin, SocketTimeout, StateWeights, SuccessBelow, Trip,
+    },
 };
 
 /// Longest window and hold-down. A day; nobody waits longer for a machine.
@@ -18,6 +20,16 @@ const SYN_TIMEOUT_MAX: Span = memory(SYN_CELLS, SYN_SHIFT);
 const RESPONSE_TIMEOUT_MAX: Span = memory(REQUEST_CELLS, REQUEST_SHIFT);
 /// Shortest one. Below it a busy scheduler, not the origin, is measured.
 const TIMEOUT_MIN: Span = Span::from_millis(10);
+/// Longest first wait of a socket: the stack's own, 1 s (RFC 6298 §2.1), times three, as `syn_timeout`.
+const SOCKETS_MIN_MAX: Span = Span::from_secs(3);
+
+/// The words of `return_path`.
+pub(super) const RETURN_PATHS: &[(&str, ReturnPath)] =
+    &[("auto", ReturnPath::Auto), ("symmetric", ReturnPath::Symmetric), ("none", ReturnPath::None)];
+/// The words of `overflow`.
+pub(super) const OVERFLOWS: &[(&str, Overflow)] =
+    &[("refuse", Overflow::Refuse), ("least_bad", Overflow::LeastBad), ("exceed", Overflow::Exceed)];
+
 /// Most clients that the kernel's word for a run of failures tells apart: 20.
 #[expect(clippy::cast_possible_truncation, reason = "asserted below")]
 const SPREAD_MAX: u8 = SPREAD_BITS as u8;
@@ -36,6 +48,7 @@ pub(super) fn policy(section: &Section<'_>, base: &Policy) -> Policy {
         fall: section.number("fall", 1, 100).unwrap_or(base.fall),
         rise: section.number("rise", 1, 100).unwrap_or(base.rise),
         passive: section.flag("passive").unwrap_or(base.passive),
+        rescue: section.flag("rescue").unwrap_or(base.rescue),
         window: section.time("window", Span::from_secs(1), DAY).unwrap_or(base.window),
         samples_min: samples_min(&section.table("samples_min"), base.samples_min),
         success_below_percent: success_below(&section.table("success_below_percent"), base.success_below_percent),
@@ -43,6 +56,9 @@ pub(super) fn policy(section: &Section<'_>, base: &Policy) -> Policy {
         hold_down: hold_down(&section.table("hold_down"), base.hold_down),
         response_timeout: response_timeout(&section.table("response_timeout"), base.response_timeout),
         syn_timeout: syn_timeout(&section.table("syn_timeout"), base.syn_timeout),
+        sockets: sockets(&section.table("syn_timeout"), base.sockets),
+        return_path: section.choice("return_path", RETURN_PATHS).unwrap_or(base.return_path),
+        overflow: section.choice("overflow", OVERFLOWS).unwrap_or(base.overflow),
         trip: trip(&section.table("trip"), base.trip),
     }
 }
@@ -137,6 +153,13 @@ fn syn_timeout(section: &Section<'_>, base: Learned) -> Learned {
     learned(section, "syn_timeout", base, SYN_TIMEOUT_MAX)
 }
 
+fn sockets(section: &Section<'_>, base: SocketTimeout) -> SocketTimeout {
+    SocketTimeout {
+        set: section.flag("sockets").unwrap_or(base.set),
+        min: section.time("sockets_min", TIMEOUT_MIN, SOCKETS_MIN_MAX).unwrap_or(base.min),
+    }
+}
+
 fn default_response_timeout() -> Learned {
     let (min, initial, max) = (Span::from_millis(200), Span::from_secs(5), Span::from_secs(10));
     Policy::default().response_timeout.unwrap_or(Learned { learn: true, min, initial, max })
@@ -167,6 +190,7 @@ fn trip(section: &Section<'_>, base: Trip) -> Trip {
         within: section.time("within", Span::from_millis(100), Span::from_secs(3600)).unwrap_or(base.within),
         spread_min: section.number("spread_min", 1, SPREAD_MAX).unwrap_or(base.spread_min),
         silence_min: section.time("silence_min", Span::ZERO, Span::from_secs(60)).unwrap_or(base.silence_min),
+        on_5xx: section.flag("on_5xx").unwrap_or(base.on_5xx),
         half_open_after: section.time("half_open_after", TIMEOUT_MIN, DAY).unwrap_or(base.half_open_after),
         half_open_max: section.time("half_open_max", TIMEOUT_MIN, DAY).unwrap_or(base.half_open_max),
         max_percent: section.number("max_percent", 0, 100).unwrap_or(base.max_percent),

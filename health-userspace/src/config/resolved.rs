@@ -5,7 +5,9 @@ use super::{
         CapacityScope, CgroupSetting, CheckConfig, CheckKind, Config, Detail, NodeConfig, OriginConfig, ServiceConfig,
     },
     node::{HISTOGRAMS, MODES, ORIGIN_DETAILS},
+    policy::{OVERFLOWS, RETURN_PATHS},
     read::time_text,
+    service::BALANCES,
 };
 use health_core::{
     Span,
@@ -56,6 +58,8 @@ fn node(out: &mut Out, node: &NodeConfig) {
     out.header("[node]");
     out.key("name", text(&node.name));
     out.key("interfaces", texts(node.interfaces.iter().map(super::InterfacePattern::as_str)));
+    out.key("client_interfaces", texts(node.client_interfaces.iter().map(super::InterfacePattern::as_str)));
+    out.key("xdp", texts(node.xdp.iter().map(super::InterfacePattern::as_str)));
     let cgroup = match &node.cgroup {
         CgroupSetting::Auto => "auto".into(),
         CgroupSetting::Path(path) => path.to_string_lossy(),
@@ -88,6 +92,8 @@ fn service(out: &mut Out, service: &ServiceConfig) {
     out.header("[[service]]");
     out.key("name", text(&service.name));
     out.key("mode", text(word(MODES, service.mode)));
+    out.key("vips", texts(service.vips.iter().map(ToString::to_string)));
+    out.key("balance", text(word(BALANCES, service.balance)));
     out.key("guard", service.guard);
     for origin in &service.origins {
         self::origin(out, origin);
@@ -150,6 +156,7 @@ fn policy(out: &mut Out, policy: &Policy) {
         fall,
         rise,
         passive,
+        rescue,
         window,
         samples_min,
         success_below_percent: success,
@@ -157,12 +164,16 @@ fn policy(out: &mut Out, policy: &Policy) {
         hold_down,
         response_timeout,
         syn_timeout,
+        sockets,
+        return_path,
+        overflow,
         trip,
     } = policy;
     out.header("[service.policy]");
     out.key("fall", fall);
     out.key("rise", rise);
     out.key("passive", passive);
+    out.key("rescue", rescue);
     out.key("window", time(*window));
     let (passive, active) = (samples_min.passive, samples_min.active);
     out.key("samples_min", format_args!("{{ passive = {passive}, active = {active} }}"));
@@ -180,13 +191,20 @@ fn policy(out: &mut Out, policy: &Policy) {
         Some(learned) => out.key("response_timeout", self::learned(*learned)),
         None => out.key("response_timeout", "{ off = true }"),
     }
-    out.key("syn_timeout", learned(*syn_timeout));
+    let Learned { learn, min, initial, max } = *syn_timeout;
+    let (min, initial, max) = (time(min), time(initial), time(max));
+    let sockets = format!("sockets = {}, sockets_min = {}", sockets.set, time(sockets.min));
+    let text = format!("{{ learn = {learn}, min = {min}, initial = {initial}, max = {max}, {sockets} }}");
+    out.key("syn_timeout", text);
+    out.key("return_path", self::text(word(RETURN_PATHS, *return_path)));
+    out.key("overflow", self::text(word(OVERFLOWS, *overflow)));
     out.header("[service.policy.trip]");
     out.key("kernel", trip.kernel);
     out.key("after", trip.after);
     out.key("within", time(trip.within));
     out.key("spread_min", trip.spread_min);
     out.key("silence_min", time(trip.silence_min));
+    out.key("on_5xx", trip.on_5xx);
     out.key("half_open_after", time(trip.half_open_after));
     out.key("half_open_max", time(trip.half_open_max));
     out.key("max_percent", trip.max_percent);

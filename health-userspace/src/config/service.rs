@@ -7,7 +7,10 @@ use super::{
     policy,
     read::{At, Section},
 };
-use health_core::{model::Mode, policy::Policy};
+use health_core::{
+    model::{Balance, Mode},
+    policy::Policy,
+};
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -19,6 +22,9 @@ const ORIGINS_MAX: usize = health_common::SERVICE_ORIGINS_MAX;
 /// Greatest `priority`: the kernel keeps the family in the same byte.
 const PRIORITY_MAX: u8 = health_common::map::Service::TIER;
 
+/// The words of `balance`.
+pub(super) const BALANCES: &[(&str, Balance)] = &[("maglev", Balance::Maglev), ("weighted", Balance::Weighted)];
+
 /// A service and the places that later rules point at.
 pub(super) struct ReadService {
     pub(super) config: ServiceConfig,
@@ -26,6 +32,8 @@ pub(super) struct ReadService {
     pub(super) at: Range<usize>,
     /// Of each origin's address, in order.
     pub(super) origins_at: Vec<Range<usize>>,
+    /// Of each virtual address, in order.
+    pub(super) vips_at: Vec<Range<usize>>,
     /// Of each check, in order.
     pub(super) checks_at: Vec<Range<usize>>,
     /// Whether the only check is the one that Sluice adds.
@@ -70,8 +78,11 @@ fn service(section: &Section<'_>, node: &NodeConfig, defaults: &Policy, names: &
     let origins = sections.iter().map(|section| origin(section, &mut origin_names)).collect();
     let origins_at = sections.iter().map(|section| section.at_key("address")).collect();
     let checks = check::checks(section);
+    let vips = vips(section);
     let config = ServiceConfig {
         mode: node.mode.max(mode.unwrap_or(node.mode)),
+        vips: vips.iter().map(|vip| vip.value).collect(),
+        balance: section.choice("balance", BALANCES).unwrap_or_default(),
         guard: section.flag("guard").unwrap_or(true),
         policy: policy::policy(&section.table("policy"), defaults),
         origins,
@@ -79,7 +90,8 @@ fn service(section: &Section<'_>, node: &NodeConfig, defaults: &Policy, names: &
         name,
     };
     let at = section.at_key("name");
-    ReadService { config, at, origins_at, checks_at: checks.at, check_added: checks.added }
+    let vips_at = vips.into_iter().map(|vip| vip.at).collect();
+    ReadService { config, at, origins_at, vips_at, checks_at: checks.at, check_added: checks.added }
 }
 
 fn origin(section: &Section<'_>, names: &mut Names) -> OriginConfig {
@@ -95,6 +107,19 @@ fn origin(section: &Section<'_>, names: &mut Names) -> OriginConfig {
         guard: section.flag("guard").unwrap_or(true),
         name,
     }
+}
+
+/// Those that are addresses.
+fn vips(section: &Section<'_>) -> Vec<At<SocketAddr>> {
+    let list = section.texts("vips", "198.51.100.10:443").unwrap_or_default();
+    let mut vips = Vec::with_capacity(list.len());
+    for text in list {
+        match read_address(text.value) {
+            Ok(value) => vips.push(At { value, at: text.at }),
+            Err((message, fix)) => section.sink().error(text.at, format!("`vips`: {message}"), fix),
+        }
+    }
+    vips
 }
 
 /// Stands in for an address that was refused. Never leaves this module, for the refusal is an error.

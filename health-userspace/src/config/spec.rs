@@ -21,6 +21,12 @@ impl ServiceConfig {
         self.guard && origin.guard && origin.tier == 0
     }
 
+    /// Addresses that are steered: those of guarded origins, then the virtual ones.
+    pub fn frontends(&self) -> impl Iterator<Item = SocketAddr> {
+        let own = self.origins.iter().filter(|origin| self.guards(origin)).map(|origin| origin.address);
+        own.chain(self.vips.iter().copied())
+    }
+
     /// What the judgement knows of this service.
     #[must_use]
     pub fn spec(&self, ids: &dyn Ids) -> ServiceSpec {
@@ -35,15 +41,21 @@ impl ServiceConfig {
                 .iter()
                 .map(|check| CheckSpec { name: check.name.clone(), layer: check.layer, interval: check.interval })
                 .collect(),
+            balance: self.balance,
             frontends: self
                 .origins
                 .iter()
                 .filter(|origin| self.guards(origin))
                 .map(|origin| FrontendSpec {
                     id: ids.frontend(origin.address),
-                    own: ids.origin(origin.address),
+                    own: Some(ids.origin(origin.address)),
                     family: family(origin.address),
                 })
+                .chain(self.vips.iter().map(|vip| FrontendSpec {
+                    id: ids.frontend(*vip),
+                    own: None,
+                    family: family(*vip),
+                }))
                 .collect(),
         }
     }
@@ -53,12 +65,23 @@ fn origin_spec(origin: &OriginConfig, ids: &dyn Ids) -> OriginSpec {
     OriginSpec {
         id: ids.origin(origin.address),
         name: origin.name.clone(),
+        key: key(origin.address),
         family: family(origin.address),
         tier: origin.tier,
         weight: origin.weight,
         capacity_cps: origin.capacity_cps,
         capacity_conns: origin.capacity_conns,
     }
+}
+
+/// FNV-1a (Fowler, Noll, Vo) over address and port: a fixed function, so that all nodes know an origin by the same number.
+fn key(address: SocketAddr) -> u64 {
+    let octets = match address.ip().to_canonical() {
+        std::net::IpAddr::V4(ip) => ip.octets().to_vec(),
+        std::net::IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let bytes = octets.into_iter().chain(address.port().to_be_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 const fn family(address: std::net::SocketAddr) -> Family {

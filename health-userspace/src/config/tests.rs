@@ -82,6 +82,8 @@ fn a_resolved_configuration_reads_back_as_itself() {
 [node]
 name = "N-1"
 interfaces = ["eth?", "gre-*"]
+client_interfaces = ["eth0", "br-*"]
+xdp = ["eth1"]
 cgroup = "/sys/fs/cgroup/web"
 netns = ["/run/netns/blue"]
 mode = "observe"
@@ -89,6 +91,8 @@ bypass = { uids = [33] }
 metrics = { origin_detail = "all", histograms = "off" }
 [[service]]
 name = "s"
+vips = ["[2001:db8::9]:80"]
+balance = "weighted"
 [[service.origin]]
 name = "a"
 address = "[2001:db8::1]:80"
@@ -103,6 +107,11 @@ expect = { status = [200, "300-399"], body = "regex:^登录|\\d+$", body_max = "
 slow = "1s"
 [service.policy]
 response_timeout = { off = true }
+syn_timeout = { sockets = false, sockets_min = "300ms" }
+rescue = false
+return_path = "none"
+overflow = "exceed"
+trip = { on_5xx = false }
 window = "1h 30m"
 "#;
     for text in [GOOD, EXAMPLE, &all.replace("\\u0022", "")] {
@@ -120,6 +129,8 @@ fn resolved_shows_every_default() {
         [node]
         name = "n"
         interfaces = ["eth1"]
+        client_interfaces = []
+        xdp = []
         cgroup = "auto"
         netns = []
         mode = "enforce"
@@ -146,6 +157,8 @@ fn resolved_shows_every_default() {
         [[service]]
         name = "shop"
         mode = "enforce"
+        vips = []
+        balance = "maglev"
         guard = true
 
         [[service.origin]]
@@ -175,13 +188,16 @@ fn resolved_shows_every_default() {
         fall = 3
         rise = 2
         passive = true
+        rescue = true
         window = "30s"
         samples_min = { passive = 20, active = 3 }
         success_below_percent = { degraded = 80, high_risk = 50, fault = 20 }
         state_weight_percent = { unknown = 100, healthy = 100, degraded = 50, high_risk = 10, fault = 0 }
         hold_down = { base = "30s", max = "5m" }
         response_timeout = { learn = true, min = "200ms", initial = "5s", max = "10s" }
-        syn_timeout = { learn = true, min = "100ms", initial = "1s", max = "3s" }
+        syn_timeout = { learn = true, min = "100ms", initial = "1s", max = "3s", sockets = true, sockets_min = "200ms" }
+        return_path = "auto"
+        overflow = "refuse"
 
         [service.policy.trip]
         kernel = true
@@ -189,6 +205,7 @@ fn resolved_shows_every_default() {
         within = "10s"
         spread_min = 3
         silence_min = "0s"
+        on_5xx = true
         half_open_after = "1s"
         half_open_max = "30s"
         max_percent = 50
@@ -213,7 +230,7 @@ fn all_mistakes_of_a_file_are_reported_each_with_place_and_cure() {
     check(
         r#"[node]
 interfacs = ["eth1"]
-xdp = ["eth1"]
+governor = {}
 mode = "observ"
 
 [[service]]
@@ -244,10 +261,10 @@ name = "shop"
                | ^^^^^^^^^
             fix: did you mean `interfaces`?
 
-            sluice.toml:3:1: `node.xdp` is not yet supported
+            sluice.toml:3:1: `node.governor` is not yet supported
                |
-             3 | xdp = ["eth1"]
-               | ^^^
+             3 | governor = {}
+               | ^^^^^^^^
             fix: remove it; a later version of Sluice will read it
 
             sluice.toml:4:8: `mode` cannot be "observ"
@@ -290,7 +307,7 @@ name = "shop"
                 |
              16 | vips = 3
                 | ^^^^
-            fix: remove it; keys here are name, address, priority, weight, guard, capacity_cps, capacity_conns, capacity_scope
+            fix: `vips` belongs in `service`
 
             sluice.toml:17:1: service `shop` has no origin
                 |
@@ -367,7 +384,16 @@ fn bad_values() {
         ("priority = 1", "wieght = 10"),
         ("name = \"shop\"", "name = \"Shop\""),
         ("name = \"shop\"", ""),
-        ("name = \"shop\"", "name = \"shop\"\nbalance = \"maglev\""),
+        ("name = \"shop\"", "name = \"shop\"\naffinity = \"source\""),
+        ("name = \"shop\"", "name = \"shop\"\nbalance = \"round_robin\""),
+        ("name = \"shop\"", "name = \"shop\"\nvips = \"198.51.100.10:443\""),
+        ("name = \"shop\"", "name = \"shop\"\nvips = [\"198.51.100.10\"]"),
+        ("name = \"shop\"", "name = \"shop\"\nvips = [\"[2001:db8::10]:443\"]"),
+        ("name = \"shop\"", "name = \"shop\"\nvips = [\"10.0.1.10:443\"]"),
+        ("name = \"shop\"", "name = \"shop\"\nvips = [\"198.51.100.1:1\", \"198.51.100.1:1\"]"),
+        ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\", \"gre-*\"]\nxdp = [\"eth1\", \"gre-1*\", \"eth2\"]"),
+        ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\nclient_interfaces = [\"eth/0\"]"),
+        ("interfaces = [\"eth1\"]", "interfaces = [\"eth1\"]\nclient_interfaces = \"eth0\""),
         ("name = \"b\"", "name = \"a\""),
         ("type = \"tcp\"", "type = \"tcp\"\n[[service.check]]\ntype = \"tcp\""),
         ("type = \"tcp\"", "type = \"icmp\""),
@@ -400,8 +426,11 @@ fn bad_values() {
         ("type = \"tcp\"", "type = \"http\"\nurl = \"http://a/b\"\nmethod = \"HEAD\"\nexpect = { body = \"exact:a\" }"),
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nfall = 0"),
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nfault_rule = \"both\""),
-        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\ntrip = { on_5xx = true }"),
-        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nsyn_timeout = { sockets = true }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\ntrip = { on_5xx = 500 }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nrescue = \"no\""),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nsyn_timeout = { sockets_min = \"5ms\" }"),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nreturn_path = \"dsr\""),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\noverflow = \"queue\""),
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nsuccess_below_percent = { fault = 60 }"),
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nhold_down = { base = \"301s\" }"),
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nresponse_timeout = { min = \"6s\" }"),
@@ -516,9 +545,36 @@ fn bad_values() {
 
             4:1 this service has no name
             add name = "…"
-        name = "shop" ⏎ balance = "maglev"
-            6:1 `service.balance` is not yet supported
+        name = "shop" ⏎ affinity = "source"
+            6:1 `service.affinity` is not yet supported
             remove it; a later version of Sluice will read it
+        name = "shop" ⏎ balance = "round_robin"
+            6:11 `balance` cannot be "round_robin"
+            write "maglev" or "weighted"
+        name = "shop" ⏎ vips = "198.51.100.10:443"
+            6:8 `vips` is a string, not a list of strings
+            write, for example, vips = ["198.51.100.10:443"]
+        name = "shop" ⏎ vips = ["198.51.100.10"]
+            6:9 `vips`: "198.51.100.10" has no port
+            write, for example, "198.51.100.10:443"
+        name = "shop" ⏎ vips = ["[2001:db8::10]:443"]
+            6:9 no origin of service `shop` can serve [2001:db8::10]:443: none has IPv6
+            add an origin with an IPv6 address; families never mix
+        name = "shop" ⏎ vips = ["10.0.1.10:443"]
+            6:9 virtual address 10.0.1.10:443 is origin `a` of service `shop`
+            remove it here; `guard` steers an origin's own address
+        name = "shop" ⏎ vips = ["198.51.100.1:1", "198.51.100.1:1"]
+            6:27 198.51.100.1:1 is already a virtual address of service `shop`
+            an address belongs to one service, once; remove one of the two
+        interfaces = ["eth1", "gre-*"] ⏎ xdp = ["eth1", "gre-1*", "eth2"]
+            3:26 `xdp` names "eth2", which `interfaces` does not
+            add it to interfaces, or remove it here
+        interfaces = ["eth1"] ⏎ client_interfaces = ["eth/0"]
+            3:22 "eth/0" is no name of an interface
+            write a name as `ip link` shows it, or a glob such as "gre-*"
+        interfaces = ["eth1"] ⏎ client_interfaces = "eth0"
+            3:21 `client_interfaces` is a string, not a list of strings
+            write, for example, client_interfaces = ["eth0"]
         name = "a"
             10:8 there are two origins named `a`
             give one of them another name
@@ -615,12 +671,21 @@ fn bad_values() {
         type = "tcp" ⏎ [service.policy] ⏎ fault_rule = "both"
             17:1 `service.policy.fault_rule` is not yet supported
             remove it; a later version of Sluice will read it
-        type = "tcp" ⏎ [service.policy] ⏎ trip = { on_5xx = true }
-            17:10 `service.policy.trip.on_5xx` is not yet supported
-            remove it; a later version of Sluice will read it
-        type = "tcp" ⏎ [service.policy] ⏎ syn_timeout = { sockets = true }
-            17:17 `service.policy.syn_timeout.sockets` is not yet supported
-            remove it; a later version of Sluice will read it
+        type = "tcp" ⏎ [service.policy] ⏎ trip = { on_5xx = 500 }
+            17:19 `on_5xx` is an integer, not true or false
+            write, for example, on_5xx = true
+        type = "tcp" ⏎ [service.policy] ⏎ rescue = "no"
+            17:10 `rescue` is a string, not true or false
+            write, for example, rescue = true
+        type = "tcp" ⏎ [service.policy] ⏎ syn_timeout = { sockets_min = "5ms" }
+            17:31 `sockets_min` is 5ms, which is out of range
+            write a time from 10ms to 3s
+        type = "tcp" ⏎ [service.policy] ⏎ return_path = "dsr"
+            17:15 `return_path` cannot be "dsr"
+            write "auto" or "symmetric" or "none"
+        type = "tcp" ⏎ [service.policy] ⏎ overflow = "queue"
+            17:12 `overflow` cannot be "queue"
+            write "refuse" or "least_bad" or "exceed"
         type = "tcp" ⏎ [service.policy] ⏎ success_below_percent = { fault = 60 }
             17:25 `success_below_percent` is out of order: degraded 80, high_risk 50, fault 60
             let degraded be the greatest and fault the least of the three (default 80, 50, 20)
@@ -883,9 +948,9 @@ weight = 0
 fn keys_of_the_contract_are_told_from_mistakes() {
     let later = [
         ("", "include hook signing cluster"),
-        ("node", "client_interfaces xdp governor"),
+        ("node", "governor"),
         ("control", "tls token_files roles"),
-        ("service", "tenant vips balance affinity dns discover"),
+        ("service", "tenant affinity dns discover"),
         ("service.origin", "family pkcs11"),
         (
             "service.check",
@@ -898,13 +963,8 @@ fn keys_of_the_contract_are_told_from_mistakes() {
         ("service.check", "firmware hardware flags_forbid clock sessions_max orphan_ttl removed_fall operation key"),
         ("service.check", "mechanism public_key pin_file deadlines confirm on_auth_failure"),
         ("service.check.expect", "status_slow redirect headers json digest trim json_cast blocked"),
-        (
-            "service.policy",
-            "preset rescue fault_rule return_path latency min_usable_percent panic_percent overflow move",
-        ),
+        ("service.policy", "preset fault_rule latency min_usable_percent panic_percent move"),
         ("service.policy", "on_fault stalled_for reset_after resets_per_s failback mitigation"),
-        ("defaults.policy.trip", "on_5xx"),
-        ("defaults.policy.syn_timeout", "sockets sockets_min"),
     ];
     for (path, keys) in later {
         for key in keys.split(' ') {
@@ -946,7 +1006,7 @@ fn patterns_and_prefixes() {
 }
 
 #[test]
-fn only_guarded_tier_0_origins_are_frontends() {
+fn guarded_tier_0_origins_and_virtual_addresses_are_frontends() {
     struct ByPort;
     impl Ids for ByPort {
         fn service(&self, _: &str) -> ServiceId {
@@ -963,6 +1023,7 @@ fn only_guarded_tier_0_origins_are_frontends() {
 interfaces = ["eth1"]
 [[service]]
 name = "s"
+vips = ["198.51.100.10:443"]
 origin = [
   { name = "a", address = "10.0.0.1:1" },
   { name = "b", address = "[2001:db8::1]:2" },
@@ -975,10 +1036,12 @@ origin = [
     assert_eq!(spec.id, ServiceId(7));
     let ids: Vec<_> = spec.origins.iter().map(|origin| (origin.id.0, origin.tier, origin.weight)).collect();
     assert_eq!(ids, [(1, 0, 100), (2, 0, 100), (3, 0, 100), (4, 1, 0)]);
-    let frontends: Vec<_> = spec.frontends.iter().map(|one| (one.id.0, one.own.0, one.family)).collect();
-    assert_eq!(frontends, [(1001, 1, Family::V4), (1002, 2, Family::V6)]);
+    let frontends: Vec<_> = spec.frontends.iter().map(|one| (one.id.0, one.own.map(|own| own.0), one.family)).collect();
+    assert_eq!(frontends, [(1001, Some(1), Family::V4), (1002, Some(2), Family::V6), (1443, None, Family::V4)]);
+    let keys: std::collections::BTreeSet<u64> = spec.origins.iter().map(|origin| origin.key).collect();
+    assert_eq!(keys.len(), 4, "addresses and ports tell origins apart");
     service.guard = false;
-    assert!(service.spec(&ByPort).frontends.is_empty());
+    assert_eq!(service.spec(&ByPort).frontends.len(), 1, "a virtual address is steered whatever is guarded");
 }
 
 #[test]

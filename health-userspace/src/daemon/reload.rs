@@ -181,6 +181,9 @@ fn changes(old: &Config, new: &Config) -> Vec<String> {
         if (former.mode, former.guard) != (service.mode, service.guard) {
             lines.push(format!("~ mode or guard of {name}"));
         }
+        if (&former.vips, former.balance) != (&service.vips, service.balance) {
+            lines.push(format!("~ virtual addresses of {name}"));
+        }
     }
     lines
 }

@@ -9,6 +9,7 @@ mod error;
 pub mod flows;
 mod load;
 mod maps;
+mod node;
 mod read;
 mod registry;
 pub mod report;
@@ -22,7 +23,11 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path};
 
 use aya::Ebpf;
 use health_common::map::Count;
-use health_core::{Timestamp, engine::Plan, model::ServiceSpec};
+use health_core::{
+    Timestamp,
+    engine::Plan,
+    model::{OriginId, ServiceSpec},
+};
 
 pub use attach::{Change, Hook, cgroup_root};
 pub use detach::{detach, stop_steering};
@@ -45,8 +50,8 @@ pub struct Datapath {
     hooks: attach::Hooks,
     registry: Registry,
     written: write::Written,
-    /// Service and owner of each frontend.
-    owners: BTreeMap<u16, (u16, u16)>,
+    /// What of each frontend no plan decides.
+    owners: BTreeMap<u16, write::Owner>,
     adopted: bool,
 }
 
@@ -119,7 +124,13 @@ impl Datapath {
         let specs: Vec<ServiceSpec> = config.services.iter().map(|service| service.spec(&self.registry)).collect();
         self.owners = specs
             .iter()
-            .flat_map(|spec| spec.frontends.iter().map(|frontend| (frontend.id.0, (spec.id.0, frontend.own.0))))
+            .flat_map(|spec| {
+                spec.frontends.iter().map(|frontend| {
+                    let own = frontend.own.unwrap_or(OriginId::NONE).0;
+                    let flags = write::table_flags(&spec.policy);
+                    (frontend.id.0, write::Owner { service: spec.id.0, own, flags })
+                })
+            })
             .collect();
         self.written.keep_frontends(&self.owners.keys().copied().collect());
         Ok(specs)

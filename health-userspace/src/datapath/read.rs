@@ -76,7 +76,7 @@ pub(super) fn origin(maps: &Maps, id: u16, now: Timestamp) -> Result<OriginReadi
         syn_timeout: overdue(state.syn_timeouts, &state.syn_cells, SYN_SHIFT, now, record.syn_timeout_ns),
         no_response: overdue(state.no_responses, &state.request_cells, REQUEST_SHIFT, now, record.response_timeout_ns),
         last_seen: Timestamp(state.last_seen_ns),
-        kernel: view(&record, &state),
+        kernel: view(&record, &state, now),
         trial_next: Timestamp(state.trial_next_ns),
         trial_wait_ns: state.trial_wait_ns,
     })
@@ -94,7 +94,14 @@ fn overdue(folded: u64, ring: &[u64], shift: u32, now: Timestamp, timeout_ns: u6
     folded + if timeout == u64::MAX { 0 } else { cells::overdue(ring, shift, now.0, timeout) }
 }
 
-fn view(record: &Origin, state: &OriginState) -> KernelView {
+/// Whether a former daemon's word still keeps it out. A lease that ran out leaves a trip behind, or will with the next packet;
+/// an order that ran out leaves nothing.
+const fn is_blocked(record: &Origin, now: Timestamp) -> bool {
+    let over = record.lease_ns != 0 && record.lease_ns <= now.0 && !record.is(Origin::LEASE_TRIPS);
+    record.is(Origin::BLOCKED) && !over
+}
+
+fn view(record: &Origin, state: &OriginState, now: Timestamp) -> KernelView {
     let trip = Trip(state.trip);
     let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
     let in_force = trip.holds(record.clear_before_ns);
@@ -106,7 +113,8 @@ fn view(record: &Origin, state: &OriginState) -> KernelView {
             trials_failed: count(state.trials_failed),
             trials_passed: count(state.trials_passed),
         }),
-        blocked: record.is(Origin::BLOCKED),
+        blocked: is_blocked(record, now),
+        leased: record.is(Origin::LEASE_TRIPS),
     }
 }
 

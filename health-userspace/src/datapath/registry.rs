@@ -112,10 +112,10 @@ impl Registry {
                 }
                 self.live_origins.insert(origin_id);
                 name(maps, NameKey::ORIGIN, origin_id, &origin.name)?;
-                if service.guards(origin) {
-                    let frontend = take(&mut self.frontends, origin.address, frontends_max, "frontends")?;
-                    name(maps, NameKey::FRONTEND, frontend, &origin.address.to_string())?;
-                }
+            }
+            for address in service.frontends() {
+                let frontend = take(&mut self.frontends, address, frontends_max, "frontends")?;
+                name(maps, NameKey::FRONTEND, frontend, &address.to_string())?;
             }
         }
         Ok(())
@@ -137,12 +137,10 @@ impl Registry {
         let mut uses: BTreeMap<SocketAddr, EndpointUse> =
             self.origins.iter().map(|(&at, &origin)| (at, EndpointUse { origin, frontend: NONE })).collect();
         for service in &config.services {
-            for origin in service.origins.iter().filter(|origin| service.guards(origin)) {
-                if let (Some(entry), Some(&frontend)) =
-                    (uses.get_mut(&origin.address), self.frontends.get(&origin.address))
-                {
-                    entry.frontend = frontend;
-                }
+            for address in service.frontends() {
+                let Some(&frontend) = self.frontends.get(&address) else { continue };
+                // A virtual address is no origin's.
+                uses.entry(address).or_insert(EndpointUse { origin: NONE, frontend }).frontend = frontend;
             }
         }
         uses

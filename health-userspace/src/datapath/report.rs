@@ -68,7 +68,10 @@ pub fn map_entries(pin_dir: &Path, name: &str) -> Result<Vec<MapEntry>, Datapath
         map::ENDPOINTS => list(
             maps.endpoints.iter(),
             |key| registry::address(key).to_string(),
-            |meant| format!("{}{}", names.origin(meant.origin), if meant.frontend == NONE { "" } else { ", steered" }),
+            |meant| {
+                let whose = if meant.origin == NONE { "virtual".to_owned() } else { names.origin(meant.origin) };
+                format!("{whose}{}", if meant.frontend == NONE { "" } else { ", steered" })
+            },
         ),
         map::NAMESPACES => list(maps.namespaces.iter(), |cookie| format!("namespace {cookie}"), |_| String::new()),
         map::BYPASS => list(maps.bypass.iter(), |key| format!("{key:?}"), |_| String::new()),
@@ -325,7 +328,11 @@ fn frontends(maps: &Maps, names: &Names) -> Result<Vec<FrontendReport>, Datapath
             concerned.insert(origin);
             *slots.entry(names.origin(origin)).or_default() += 1;
         }
-        slots.entry(names.origin(table.own)).or_default();
+        // A virtual address has no owner; a slot of one may lead nowhere.
+        concerned.remove(&NONE);
+        if table.own != NONE {
+            slots.entry(names.origin(table.own)).or_default();
+        }
         let armed = &table.armed[..usize::from(table.armed_len).min(table.armed.len())];
         let mut tripped = Vec::new();
         for &origin in concerned.iter().chain(armed).collect::<BTreeSet<_>>() {

@@ -2,41 +2,62 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     net::SocketAddr,
-    os::unix::fs::MetadataExt,
 };
 
 use health_common::{
     ARMED_MAX, SERVICE_ORIGINS_MAX,
-    map::{self, BypassKey, CGROUP_LEVEL_MAX, Node, Selector, Service, Table},
+    map::{self, Selector, Service, Table},
     origin::Origin,
 };
 use health_core::{
-    Timestamp,
-    engine::{FrontendPlan, OriginPlan, Plan},
+    Span, Timestamp,
+    engine::{FrontendPlan, Lease, OriginPlan, Plan},
     model::Mode,
-    policy::Policy,
+    policy::{Overflow, Policy, ReturnPath},
 };
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::{
     DatapathError,
-    attach::cgroup_root,
     maps::{self, Maps},
+    node,
     registry::{self, Registry},
 };
-use crate::config::{CgroupSetting, Config, ServiceConfig};
+use crate::config::{Config, OriginConfig, ServiceConfig};
 
 /// A spare table may still be read by a packet that loaded the old selector. Far above any RCU grace period.
 const GRACE_NS: u64 = 100_000_000;
+
+/// What of a frontend's table no plan decides. A service gets another number when it is renamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// Its service.
+    pub(super) service: u16,
+    /// The origin whose own address it is, or [`health_common::NONE`].
+    pub(super) own: u16,
+    /// `Table::…` bits.
+    pub(super) flags: u16,
+}
+
+impl Owner {
+    /// Of no service: a plan for a frontend that is no longer configured.
+    const NOBODY: Self = Self { service: health_common::NONE, own: health_common::NONE, flags: 0 };
+}
+
+/// `Table::…` bits of all frontends of a service.
+pub(super) const fn table_flags(policy: &Policy) -> u16 {
+    match policy.overflow {
+        Overflow::Refuse => Table::REFUSE,
+        Overflow::LeastBad => 0,
+        Overflow::Exceed => Table::EXCEED,
+    }
+}
 
 /// What a frontend shows the kernel.
 #[derive(Clone, Debug)]
 struct Frontend {
     plan: FrontendPlan,
-    /// Numbers of its service and of the origin whose address it is. A service gets another when it is renamed.
-    owner: (u16, u16),
+    owner: Owner,
     selector: Selector,
     switched: Timestamp,
 }
@@ -76,8 +97,8 @@ impl Written {
         config: &Config,
         interfaces: &BTreeMap<SocketAddr, u32>,
     ) -> Result<(), DatapathError> {
-        bypass(maps, config)?;
-        namespaces(maps, config)?;
+        node::write(maps, config)?;
+        node::namespaces(maps, config)?;
         for service in &config.services {
             self.service(maps, registry, service, interfaces)?;
         }
@@ -112,6 +133,7 @@ impl Written {
                 service: spec.id.0,
                 tier: u16::from(tier),
                 flags: flags(service, old.flags),
+                capacity_ns: capacity_ns(origin),
                 ..policy(old, &service.policy)
             };
             self.write_origin(maps, spec_origin.id.0, record)?;
@@ -128,7 +150,8 @@ impl Written {
     /// An origin that left: nothing chooses it, its flows end in peace.
     fn retire(&mut self, maps: &mut Maps, id: u16) -> Result<(), DatapathError> {
         let old = self.known(maps, id)?;
-        let kept = Origin { flags: 0, syn_timeout_ns: 0, response_timeout_ns: 0, ..old };
+        let kept =
+            Origin { flags: 0, lease_ns: 0, connect_jiffies: 0, syn_timeout_ns: 0, response_timeout_ns: 0, ..old };
         self.write_origin(maps, id, kept)
     }
 
@@ -155,7 +178,7 @@ impl Written {
         &mut self,
         maps: &mut Maps,
         plan: &Plan,
-        services: &BTreeMap<u16, (u16, u16)>,
+        owners: &BTreeMap<u16, Owner>,
         now: Timestamp,
     ) -> Applied {
         let mut applied = Applied::default();
@@ -166,7 +189,7 @@ impl Written {
             }
         }
         for wish in &plan.frontends {
-            let owner = services.get(&wish.id.0).copied().unwrap_or_default();
+            let owner = owners.get(&wish.id.0).copied().unwrap_or(Owner::NOBODY);
             match self.frontend(maps, wish, owner, now) {
                 Ok(Some(changed)) => applied.written += u32::from(changed),
                 Ok(None) => applied.waiting += 1,
@@ -177,24 +200,10 @@ impl Written {
     }
 
     fn origin(&mut self, maps: &mut Maps, wish: &OriginPlan) -> Result<bool, DatapathError> {
-        let OriginPlan { id, blocked, trials, clear_trip, syn_timeout, response_timeout } = *wish;
-        let old = self.known(maps, id.0)?;
-        let mut flags = old.flags & !(Origin::BLOCKED | Origin::TRIALS);
-        if blocked {
-            flags |= Origin::BLOCKED;
-        }
-        if trials {
-            flags |= Origin::TRIALS;
-        }
-        let new = Origin {
-            flags,
-            clear_before_ns: clear_trip.map_or(old.clear_before_ns, |at| at.0.max(old.clear_before_ns)),
-            syn_timeout_ns: syn_timeout.map_or(0, |span| span.0),
-            response_timeout_ns: response_timeout.map_or(0, |span| span.0),
-            ..old
-        };
-        let changed = self.origins.get(&id.0) != Some(&new);
-        self.write_origin(maps, id.0, new)?;
+        let old = self.known(maps, wish.id.0)?;
+        let new = planned(old, wish, jiffy());
+        let changed = self.origins.get(&wish.id.0) != Some(&new);
+        self.write_origin(maps, wish.id.0, new)?;
         Ok(changed)
     }
 
@@ -203,7 +212,7 @@ impl Written {
         &mut self,
         maps: &mut Maps,
         wish: &FrontendPlan,
-        owner: (u16, u16),
+        owner: Owner,
         now: Timestamp,
     ) -> Result<Option<bool>, DatapathError> {
         let id = wish.id.0;
@@ -235,7 +244,43 @@ impl Written {
     }
 }
 
-fn table(wish: &FrontendPlan, (service, own): (u16, u16), generation: u32) -> Table {
+/// Bits of [`Origin::flags`] that plans decide; the rest is the configuration's.
+const PLANNED: u32 = Origin::BLOCKED | Origin::TRIALS | Origin::LEASE_TRIPS;
+
+/// The origin's record as the plan wishes it. Times of the judgement are the kernel's: both read `CLOCK_MONOTONIC`.
+fn planned(old: Origin, wish: &OriginPlan, jiffy: Span) -> Origin {
+    let OriginPlan { id: _, blocked, trials, lease, clear_trip, syn_timeout, response_timeout, connect_timeout } =
+        *wish;
+    let set = |flag, on| if on { flag } else { 0 };
+    let (lease_ns, trips) = match lease {
+        Lease::Stays => (0, false),
+        Lease::Trips(at) => (at.0, true),
+        Lease::Ends(at) => (at.0, false),
+    };
+    let flags = set(Origin::BLOCKED, blocked) | set(Origin::TRIALS, trials) | set(Origin::LEASE_TRIPS, trips);
+    // Rounded up: a timeout below what was asked for would be none that was learned.
+    let jiffies = connect_timeout.map_or(0, |span| span.0.div_ceil(jiffy.0.max(1)));
+    Origin {
+        flags: (old.flags & !PLANNED) | flags,
+        lease_ns,
+        clear_before_ns: clear_trip.map_or(old.clear_before_ns, |at| at.0.max(old.clear_before_ns)),
+        syn_timeout_ns: syn_timeout.map_or(0, |span| span.0),
+        response_timeout_ns: response_timeout.map_or(0, |span| span.0),
+        connect_jiffies: u32::try_from(jiffies).unwrap_or(u32::MAX),
+        ..old
+    }
+}
+
+/// One tick of the kernel's timer, by which the coarse clock steps (`clock_getres(2)`).
+pub(super) fn jiffy() -> Span {
+    use nix::time::{ClockId, clock_getres};
+    let resolution = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).map(std::time::Duration::from);
+    // 4 ms, the default of most distributions (CONFIG_HZ=250), if the clock is not there.
+    resolution.map_or(Span::from_millis(4), |span| Span(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+fn table(wish: &FrontendPlan, owner: Owner, generation: u32) -> Table {
+    let Owner { service, own, flags } = owner;
     let mut armed = [health_common::NONE; ARMED_MAX];
     let mut len = 0u8;
     for (place, origin) in armed.iter_mut().zip(&wish.armed) {
@@ -246,19 +291,27 @@ fn table(wish: &FrontendPlan, (service, own): (u16, u16), generation: u32) -> Ta
     for (slot, origin) in slots.iter_mut().zip(&wish.slots) {
         *slot = Table::slot(origin.0, generation);
     }
-    Table { slots, armed_len: len, armed_best: wish.armed_best.min(len), service, own, flags: 0, armed }
+    Table { slots, armed_len: len, armed_best: wish.armed_best.min(len), service, own, flags, armed }
 }
 
 /// Keeps what plans decide, sets what the configuration does.
 fn flags(service: &ServiceConfig, old: u32) -> u32 {
-    let mut flags = Origin::PRESENT | Origin::RESCUE | Origin::ON_5XX | (old & (Origin::BLOCKED | Origin::TRIALS));
-    if service.policy.trip.kernel && service.policy.passive {
-        flags |= Origin::KERNEL_TRIP;
-    }
-    if service.mode == Mode::Observe {
-        flags |= Origin::OBSERVE;
-    }
-    flags
+    let policy = &service.policy;
+    let one_way = policy.return_path == ReturnPath::None;
+    let set = |flag, on| if on { flag } else { 0 };
+    Origin::PRESENT
+        | (old & (PLANNED | Origin::FREEZE))
+        | set(Origin::KERNEL_TRIP, policy.trip.kernel && policy.passive)
+        | set(Origin::OBSERVE, service.mode == Mode::Observe)
+        // An answer that never passes here can be neither waited for nor undone.
+        | set(Origin::RESCUE, policy.rescue && !one_way)
+        | set(Origin::ON_5XX, policy.trip.on_5xx)
+        | set(Origin::ONE_WAY, one_way)
+}
+
+/// Time that each new connection takes of the capacity. At least 1 ns: 0 is no limit.
+fn capacity_ns(origin: &OriginConfig) -> u64 {
+    origin.capacity_cps.map_or(0, |cps| (1_000_000_000 / u64::from(cps.max(1))).max(1))
 }
 
 fn policy(old: Origin, policy: &Policy) -> Origin {
@@ -294,95 +347,59 @@ fn endpoints(maps: &mut Maps, registry: &Registry, config: &Config) -> Result<()
     Ok(())
 }
 
-fn bypass(maps: &mut Maps, config: &Config) -> Result<(), DatapathError> {
-    let bypass = &config.node.bypass;
-    let mut wanted: Vec<BypassKey> =
-        bypass.uids.iter().map(|&uid| BypassKey { id: u64::from(uid), kind: BypassKey::USER }).collect();
-    let mut bypass_levels = 0;
-    if config.node.cgroup != CgroupSetting::Off || !bypass.cgroups.is_empty() {
-        for cgroup in &bypass.cgroups {
-            wanted.push(BypassKey { id: cgroup_id(cgroup)?, kind: BypassKey::CGROUP });
-            bypass_levels |= 1 << level(cgroup)?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use health_core::model::OriginId;
+
+    fn wish(lease: Lease) -> OriginPlan {
+        OriginPlan {
+            id: OriginId(1),
+            blocked: lease != Lease::Stays,
+            trials: false,
+            lease,
+            clear_trip: None,
+            syn_timeout: None,
+            response_timeout: None,
+            connect_timeout: Some(Span::from_millis(201)),
         }
     }
-    let stale: Vec<_> = maps.bypass.keys().flatten().filter(|key| !wanted.contains(key)).collect();
-    for key in stale {
-        maps.bypass.remove(&key).map_err(|source| maps::write_error(map::BYPASS, source))?;
-    }
-    for key in &wanted {
-        maps.bypass.insert(key, 1, 0).map_err(|source| maps::write_error(map::BYPASS, source))?;
-    }
-    let node = Node {
-        bypass_mark: bypass.mark,
-        bypass_users: u32::from(!bypass.uids.is_empty()),
-        bypass_levels,
-        daemon_pid: std::process::id(),
-        ..Node::default()
-    };
-    maps.node.set(0, node, 0).map_err(|source| maps::write_error(map::NODE, source))
-}
 
-/// How deep below the root a cgroup lies.
-fn level(cgroup: &str) -> Result<u32, DatapathError> {
-    let depth = cgroup.split('/').filter(|part| !part.is_empty()).count();
-    match u32::try_from(depth) {
-        Ok(level) if (1..=CGROUP_LEVEL_MAX).contains(&level) => Ok(level),
-        _ => Err(DatapathError::Path {
-            path: cgroup.into(),
-            source: std::io::Error::other(format!(
-                "a bypassed cgroup lies 1 to {CGROUP_LEVEL_MAX} levels below the root"
-            )),
-        }),
+    #[test]
+    fn leases_and_jiffies_reach_the_record_and_leave_it_again() {
+        let old = Origin { flags: Origin::PRESENT | Origin::RESCUE, ..Origin::default() };
+        let jiffy = Span::from_millis(4);
+        let tripped = planned(old, &wish(Lease::Trips(Timestamp(70))), jiffy);
+        assert_eq!(tripped.flags, old.flags | Origin::BLOCKED | Origin::LEASE_TRIPS);
+        assert_eq!((tripped.lease_ns, tripped.connect_jiffies), (70, 51));
+        let ordered = planned(tripped, &wish(Lease::Ends(Timestamp(90))), jiffy);
+        assert_eq!((ordered.flags, ordered.lease_ns), (old.flags | Origin::BLOCKED, 90));
+        let free = planned(ordered, &OriginPlan { connect_timeout: None, ..wish(Lease::Stays) }, jiffy);
+        assert_eq!((free.flags, free.lease_ns, free.connect_jiffies), (old.flags, 0, 0));
     }
-}
 
-/// A cgroup's id is its folder's inode. It is made if it isn't there, so that its id is known before its first process.
-fn cgroup_id(cgroup: &str) -> Result<u64, DatapathError> {
-    let path = cgroup_root()?.join(cgroup.trim_start_matches('/'));
-    let error = |source| DatapathError::Path { path: path.clone(), source };
-    fs::create_dir_all(&path).map_err(error)?;
-    Ok(fs::metadata(&path).map_err(error)?.ino())
-}
-
-fn namespaces(maps: &mut Maps, config: &Config) -> Result<(), DatapathError> {
-    let mut wanted = vec![namespace_cookie()?];
-    for path in &config.node.netns {
-        wanted.push(cookie_of(path)?);
+    #[test]
+    fn the_timer_ticks_between_100_and_1000_times_a_second() {
+        assert!((Span::from_millis(1)..=Span::from_millis(10)).contains(&jiffy()), "{:?}", jiffy());
     }
-    let stale: Vec<_> = maps.namespaces.keys().flatten().filter(|cookie| !wanted.contains(cookie)).collect();
-    for cookie in stale {
-        maps.namespaces.remove(&cookie).map_err(|source| maps::write_error(map::NAMESPACES, source))?;
-    }
-    for cookie in wanted {
-        maps.namespaces.insert(cookie, 1, 0).map_err(|source| maps::write_error(map::NAMESPACES, source))?;
-    }
-    Ok(())
-}
 
-/// The cookie of the calling thread's namespace. `SO_NETNS_COOKIE`: Linux 5.14.
-fn namespace_cookie() -> Result<u64, DatapathError> {
-    use std::os::fd::AsRawFd;
-    const SO_NETNS_COOKIE: libc::c_int = 71;
-    let error = |source| DatapathError::Path { path: "/proc/self/ns/net".into(), source };
-    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
-        .map_err(|errno| error(errno.into()))?;
-    let mut cookie = 0u64;
-    let mut len = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(8);
-    // SAFETY: the kernel writes `len` bytes to `cookie`.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, (&raw mut cookie).cast(), &raw mut len)
-    };
-    if result < 0 { Err(error(std::io::Error::last_os_error())) } else { Ok(cookie) }
-}
-
-/// The cookie of another namespace, read by a thread that enters it and ends.
-fn cookie_of(path: &std::path::Path) -> Result<u64, DatapathError> {
-    let error = |source| DatapathError::Path { path: path.to_owned(), source };
-    let file = fs::File::open(path).map_err(error)?;
-    let thread = std::thread::spawn(move || {
-        nix::sched::setns(&file, nix::sched::CloneFlags::CLONE_NEWNET)?;
-        namespace_cookie().map_err(std::io::Error::other)
-    });
-    let panicked = || error(std::io::Error::other("the thread panicked"));
-    thread.join().map_or_else(|_| Err(panicked()), |cookie| cookie.map_err(error))
+    #[test]
+    fn keys_become_flags() {
+        let text = "[node]\ninterfaces = [\"eth1\"]\n[[service]]\nname = \"s\"\n[[service.origin]]\nname = \"a\"\n\
+                    address = \"10.0.1.10:443\"\ncapacity_cps = 5000\n";
+        let service = |policy: &str| {
+            let text = format!("{text}[service.policy]\n{policy}");
+            crate::config::parse(&text, "test.toml").expect("valid").config.services.remove(0)
+        };
+        let usual = Origin::PRESENT | Origin::KERNEL_TRIP | Origin::RESCUE | Origin::ON_5XX;
+        assert_eq!(flags(&service(""), 0), usual);
+        assert_eq!(flags(&service(""), Origin::FREEZE | Origin::BLOCKED), usual | Origin::FREEZE | Origin::BLOCKED);
+        assert_eq!(flags(&service("rescue = false"), 0), usual & !Origin::RESCUE);
+        assert_eq!(flags(&service("trip = { on_5xx = false }"), 0), usual & !Origin::ON_5XX);
+        let one_way = (usual & !Origin::RESCUE) | Origin::ONE_WAY;
+        assert_eq!(flags(&service("return_path = \"none\""), 0), one_way);
+        assert_eq!(capacity_ns(&service("").origins[0]), 200_000);
+        let of = |word: &str| table_flags(&service(&format!("overflow = \"{word}\"")).policy);
+        assert_eq!((of("refuse"), of("least_bad"), of("exceed")), (Table::REFUSE, 0, Table::EXCEED));
+    }
 }

@@ -89,6 +89,7 @@ mod tests {
         let spec = OriginSpec {
             id: OriginId(1),
             name: "a".into(),
+            key: 1,
             family: health_core::model::Family::V4,
             tier: 0,
             weight: 100,
