@@ -339,7 +339,7 @@ impl Engine {
             }
         }
         for (id, view) in &input.kernel {
-            let adopted = self.find(*id).and_then(|(_, origin)| origin.see_kernel(view, now));
+            let adopted = self.find(*id).and_then(|(policy, origin)| origin.see_kernel(view, now, policy));
             if let (Some(change), Some((service, place))) = (adopted, self.index.get(id))
                 && let Some(service) = self.services.get(*service)
             {

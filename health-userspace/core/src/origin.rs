@@ -10,7 +10,7 @@ use crate::{
     time::{Span, Timestamp},
     track::{CheckTrack, Round, Shown, TrafficTrack},
     trip::{self, Change, TripWatch},
-    verdict::{self, Facts, Grade, Neighbour, Verdict},
+    verdict::{self, Facts, Grade, Verdict},
 };
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 
@@ -61,6 +61,8 @@ pub(crate) struct Origin {
     /// Since when the verdict has been better than the state.
     better_since: Option<Timestamp>,
     suspected: Timestamp,
+    /// When check rounds that failed in a trip were last forgotten with it.
+    forgiven: Timestamp,
     freshly_failing: bool,
     /// Since when its next hop can't be found.
     neighbour_failed: Option<Timestamp>,
@@ -87,6 +89,7 @@ impl Origin {
             verdict: Verdict { grade: Grade::Unknown, score: 50, findings: Vec::new() },
             better_since: None,
             suspected: Timestamp::NEVER,
+            forgiven: Timestamp::NEVER,
             freshly_failing: false,
             neighbour_failed: None,
             lease: wish::Renewal::default(),
@@ -147,7 +150,12 @@ impl Origin {
     }
 
     /// Takes the kernel's view.
-    pub(crate) fn see_kernel(&mut self, view: &KernelView, now: Timestamp) -> Option<lifecycle::Decision> {
+    pub(crate) fn see_kernel(
+        &mut self,
+        view: &KernelView,
+        now: Timestamp,
+        policy: &Policy,
+    ) -> Option<lifecycle::Decision> {
         let (change, trial_failed) = self.trip.see(view.trip, now);
         match change {
             Change::Same => {}
@@ -160,6 +168,7 @@ impl Origin {
             }
             Change::Ended => {
                 self.clear_traffic();
+                self.forgive(now, policy);
                 self.trial_passed = matches!(self.life.phase, Phase::Fault { .. });
             }
         }
@@ -281,7 +290,8 @@ impl Origin {
         self.verdict = verdict::judge(&mut facts, policy);
         let holds_back = self.holds_back(now, policy);
         let mut input = self.input(now, policy);
-        if holds_back && matches!(input, Input::Judged { .. }) {
+        // A tripped origin gets nothing new anyway: until it is known whether the trip lasts, it stays what it was.
+        if (holds_back || self.trip.trip().is_some()) && matches!(input, Input::Judged { .. }) {
             input = Input::Silence;
         }
         let tripped = self.trip.trip().is_some();
@@ -336,6 +346,15 @@ impl Origin {
         }
     }
 
+    /// A trip that ended is over, and so are the rounds of checks that failed in it: they must not degrade what has come back.
+    /// Once in a window only, or an origin that comes and goes would be forgiven for ever.
+    fn forgive(&mut self, now: Timestamp, policy: &Policy) {
+        if self.serves() && (self.forgiven == Timestamp::NEVER || now.since(self.forgiven) >= policy.window) {
+            self.forgiven = now;
+            self.checks.iter_mut().for_each(CheckTrack::clear);
+        }
+    }
+
     fn clear_traffic(&mut self) {
         self.connect.clear();
         self.request.clear();
@@ -349,30 +368,6 @@ impl Origin {
     /// Whether the kernel must leave it out.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.serves()
-    }
-
-    const fn neighbour(&self, covered: bool, policy: &Policy) -> Neighbour {
-        match self.neighbour_failed {
-            Some(_) if policy.passive && covered => Neighbour::Failed,
-            Some(_) if policy.passive => Neighbour::FailedAlone,
-            Some(_) | None => Neighbour::Fine,
-        }
-    }
-
-    /// Whether the kernel's trials go on: in fault, and no check looks at the layer that failed. While its next hop can't be
-    /// found, a trial would only wait for an answer to ARP.
-    pub(crate) fn wants_trials(&self) -> bool {
-        match self.life.phase {
-            Phase::Fault { .. } if self.neighbour_failed.is_some() => false,
-            Phase::Fault { cause } => self.proving(cause.layer).next().is_none(),
-            Phase::Unknown
-            | Phase::Healthy
-            | Phase::Degraded
-            | Phase::HighRisk
-            | Phase::Recovering { .. }
-            | Phase::Maintenance { .. }
-            | Phase::Failed { .. } => false,
-        }
     }
 
     /// Whether a check should look at it at once. Says so again only after a while.

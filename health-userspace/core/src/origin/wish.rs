@@ -7,6 +7,7 @@ use crate::{
     model::Layer,
     policy::Policy,
     time::{Span, Timestamp},
+    verdict::Neighbour,
 };
 
 /// How long a fault judged from traffic outlives the daemon that judged it (design.md §4).
@@ -42,6 +43,30 @@ fn can_be_tried(cause: Cause) -> bool {
 }
 
 impl Origin {
+    pub(super) const fn neighbour(&self, covered: bool, policy: &Policy) -> Neighbour {
+        match self.neighbour_failed {
+            Some(_) if policy.passive && covered => Neighbour::Failed,
+            Some(_) if policy.passive => Neighbour::FailedAlone,
+            Some(_) | None => Neighbour::Fine,
+        }
+    }
+
+    /// Whether the kernel's trials go on: in fault, and no check looks at the layer that failed. While its next hop can't be
+    /// found, a trial would only wait for an answer to ARP.
+    pub(crate) fn wants_trials(&self) -> bool {
+        match self.life.phase {
+            Phase::Fault { .. } if self.neighbour_failed.is_some() => false,
+            Phase::Fault { cause } => self.proving(cause.layer).next().is_none(),
+            Phase::Unknown
+            | Phase::Healthy
+            | Phase::Degraded
+            | Phase::HighRisk
+            | Phase::Recovering { .. }
+            | Phase::Maintenance { .. }
+            | Phase::Failed { .. } => false,
+        }
+    }
+
     /// The kernel's part of the wish. `covered`: whether somebody else can stand in. `observe`: nothing is to be done.
     pub(crate) fn plan(&mut self, (covered, observe): (bool, bool), now: Timestamp, policy: &Policy) -> OriginPlan {
         let rescued = covered && policy.rescue && policy.sockets.set;

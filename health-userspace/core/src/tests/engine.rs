@@ -747,3 +747,236 @@ fn every_check_has_to_pass_before_it_rises() {
     let want = ["1 unknown>fault fall_in_a_row", "failover 0>1 judge", "1 fault>recovering rise_in_a_row"];
     assert_eq!(scene.told(), want, "and not in and out of its hold-down meanwhile");
 }
+
+/// Positive evidence: the kernel has asked for the next hop, and nobody has answered.
+#[test]
+fn an_origin_whose_next_hop_cannot_be_found_is_out_at_once_and_comes_back_by_checks() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+    scene.rounds(A, 0, "PP");
+    scene.rounds(B, 0, "PP");
+    scene.neighbours = vec![(A, Some(scene.now))];
+    scene.tick();
+    assert_eq!((scene.state(A), scene.view(A).location), (State::Fault, Some(Location::OriginHost)));
+    let told = scene.decisions.iter().rev().find(|one| matches!(one.what, DecisionKind::State { .. })).expect("told");
+    assert_eq!((told.rule, told.evidence.as_str()), ("unreachable", "next hop not found"));
+    let plan = scene.plan(A);
+    assert!(plan.blocked && !plan.trials && matches!(plan.lease, Lease::Trips(_)), "{plan:?}");
+    // No word that it is back, and no pass: it stays out however long that takes.
+    scene.wait(Span::from_secs(100));
+    assert_eq!(scene.state(A), State::Fault);
+    scene.neighbours = vec![(A, None)];
+    scene.rounds(A, 0, "PP");
+    assert_eq!(scene.state(A), State::Recovering, "by `rise` and a hold-down, like any fault");
+    scene.neighbours = vec![(A, Some(scene.now))];
+    scene.tick();
+    assert_eq!(scene.state(A), State::Fault, "it went away again");
+}
+
+/// Everything behind one gateway: a move would cure nothing.
+#[test]
+fn next_hops_that_fail_all_at_once_move_nothing() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+    scene.rounds(A, 0, "PP");
+    scene.rounds(B, 0, "PP");
+    scene.neighbours = vec![(A, Some(scene.now)), (B, Some(scene.now))];
+    scene.tick();
+    assert_eq!((scene.state(A), scene.state(B)), (State::HighRisk, State::HighRisk));
+    assert!(!scene.plan(A).blocked && !scene.plan(B).blocked);
+}
+
+/// The end of the failure was missed, but a check that began later got through.
+#[test]
+fn who_answers_a_check_is_found() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+    scene.rounds(B, 0, "PP");
+    scene.neighbours = vec![(A, Some(scene.now))];
+    scene.tick();
+    assert_eq!(scene.state(A), State::Fault);
+    scene.rounds(A, 0, "PP");
+    assert_eq!(scene.state(A), State::Recovering);
+}
+
+#[test]
+fn a_fault_that_traffic_showed_is_on_a_lease_that_is_renewed_each_twenty_seconds() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+    scene.rounds(A, 0, "P");
+    scene.trip(A, Streak::Connect);
+    scene.wait(Span::from_secs(4));
+    assert_eq!(scene.state(A), State::Fault);
+    let mut leases = Vec::new();
+    for _ in 0..600 {
+        scene.tick();
+        let Lease::Trips(until) = scene.plan(A).lease else { panic!("{:?}", scene.plan(A)) };
+        let left = until.since(scene.now);
+        assert!((Span::from_secs(40)..=Span::from_secs(60)).contains(&left), "{left}");
+        leases.push(until);
+    }
+    leases.dedup();
+    assert!((3..=4).contains(&leases.len()), "a minute needs three renewals: {leases:?}");
+}
+
+#[test]
+fn what_only_checks_can_see_stays_out_without_a_daemon() {
+    let mut scene = Scene::new(shop(&[check("page", Layer::Application)]));
+    scene.rounds(A, 0, "FFF");
+    assert_eq!((scene.state(A), scene.plan(A).lease), (State::Fault, Lease::Stays));
+}
+
+#[test]
+fn an_order_ends_by_itself_and_washes_no_fault_away() {
+    let mut scene = Scene::new(shop(&[check("page", Layer::Application)]));
+    let until = scene.now.after(Span::from_secs(30));
+    scene.order(A, OrderKind::Drain, Some(until));
+    assert_eq!(scene.plan(A).lease, Lease::Ends(until));
+    scene.order(B, OrderKind::Drain, None);
+    assert_eq!(scene.plan(B).lease, Lease::Stays);
+    let mut scene = Scene::new(shop(&[check("page", Layer::Application)]));
+    scene.rounds(A, 0, "FFF");
+    scene.order(A, OrderKind::Drain, Some(until));
+    assert_eq!(scene.plan(A).lease, Lease::Trips(until), "without a daemon, trials decide");
+}
+
+#[test]
+fn a_lease_that_a_former_daemon_held_is_held_on() {
+    for (leased, stays) in [(true, false), (false, true)] {
+        let mut scene = Scene::new(shop(&[check("page", Layer::Application)]));
+        scene.kernel.insert(A, KernelView { blocked: true, leased, ..KernelView::default() });
+        scene.tick();
+        assert_eq!(scene.state(A), State::Fault);
+        assert_eq!(scene.plan(A).lease == Lease::Stays, stays);
+    }
+}
+
+#[test]
+fn sockets_get_a_short_first_timeout_only_while_a_standby_is_usable() {
+    let mut spec = shop(&[check("port", Layer::Transport)]);
+    let mut scene = Scene::new(spec.clone());
+    let learn = |scene: &mut Scene| {
+        let rtt = Quantile { samples: 30, p99: Span::from_millis(1) };
+        scene.traffic(A, |totals| *totals = TrafficTotals { syn: 30, synack: 30, rtt, ..*totals });
+    };
+    learn(&mut scene);
+    assert_eq!(scene.plan(A).connect_timeout, Some(Span::from_millis(200)));
+    scene.trip(B, Streak::Connect);
+    assert_eq!(scene.plan(A).connect_timeout, None, "nobody could take it");
+    spec.policy.rescue = false;
+    let mut scene = Scene::new(spec);
+    learn(&mut scene);
+    assert_eq!(scene.plan(A).connect_timeout, None);
+}
+
+/// 503 to everything, in plain text, with a check that only connects.
+#[test]
+fn errors_that_we_read_are_failures_of_the_application() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+    scene.rounds(A, 0, "P");
+    scene.traffic(A, |totals| *totals = TrafficTotals::default());
+    scene.traffic(A, |totals| *totals = TrafficTotals { request: 50, response: 50, http_good: 50, ..*totals });
+    assert_eq!(scene.view(A).sees, Some(Layer::Application));
+    scene.traffic(A, |totals| {
+        *totals = TrafficTotals { request: 350, response: 350, http_good: 50, http_5xx: 300, ..*totals };
+    });
+    assert_eq!(
+        (scene.state(A), scene.view(A).reasons.first().map(String::as_str)),
+        (State::Fault, Some("status 5xx 300/350"))
+    );
+    assert_eq!(scene.view(A).location, Some(Location::OriginProcess));
+}
+
+#[test]
+fn errors_are_answers_where_the_policy_says_so() {
+    let mut spec = shop(&[check("port", Layer::Transport)]);
+    spec.policy.trip.on_5xx = false;
+    let mut scene = Scene::new(spec);
+    scene.rounds(A, 0, "P");
+    scene.traffic(A, |totals| *totals = TrafficTotals::default());
+    scene.traffic(A, |totals| *totals = TrafficTotals { request: 300, response: 300, http_5xx: 300, ..*totals });
+    assert_eq!(scene.state(A), State::Healthy);
+}
+
+/// The checked page is broken, while enough answers of real requests are read to be fine.
+#[test]
+fn only_statuses_that_we_read_contradict_a_failing_page() {
+    for (read, want) in [(200, State::Degraded), (0, State::Fault)] {
+        let mut scene = Scene::new(shop(&[check("page", Layer::Application)]));
+        scene.rounds(A, 0, "P");
+        scene.traffic(A, |totals| *totals = TrafficTotals::default());
+        for round in 1..=4 {
+            scene.rounds(A, 0, "F");
+            let (all, http_good) = (200 * round, read * round);
+            let (request, response) = (all, all);
+            scene.traffic(A, |totals| *totals = TrafficTotals { request, response, http_good, ..*totals });
+        }
+        assert_eq!(scene.state(A), want, "{read} read");
+    }
+}
+
+/// Beyond the response timeout: late answers are no successes, and neither is a check that is as slow as they.
+#[test]
+fn late_answers_do_not_clear_what_tripped_for_no_response() {
+    let mut scene = Scene::new(shop(&[check("page", Layer::Application)]));
+    scene.rounds(A, 0, "PPPP");
+    scene.rounds(B, 0, "PP");
+    let ttfb = Quantile { samples: 300, p99: Span::from_millis(1) };
+    scene.traffic(A, |totals| *totals = TrafficTotals { request: 300, response: 300, ttfb, ..*totals });
+    assert_eq!(scene.plan(A).response_timeout, Some(Span::from_millis(200)));
+    scene.trip(A, Streak::Request);
+    for round in 1..=40_u64 {
+        let (late, began) = (300 + 5 * round, scene.now.after(Span::from_millis(10)));
+        scene.traffic(A, |totals| {
+            *totals = TrafficTotals {
+                request: late,
+                response: late,
+                response_late: 5 * round,
+                no_response: 5 * round,
+                ..*totals
+            };
+        });
+        let ended = began.after(Span::from_secs(2));
+        scene.tick_with(vec![CheckResult { origin: A, check: 0, began, ended, outcome: Outcome::Pass }], Vec::new());
+    }
+    assert_eq!(scene.state(A), State::Fault, "{:?}", scene.view(A));
+    assert!(!scene.decisions.iter().any(|one| matches!(one.what, DecisionKind::TripJudged { confirmed: false, .. })));
+}
+
+/// A black hole of half a second: tripped, tried after one second, and back.
+#[test]
+fn a_short_black_hole_leaves_no_state_and_no_hold_down() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+    scene.rounds(A, 0, "PP");
+    scene.rounds(B, 0, "PP");
+    scene.trip(A, Streak::Connect);
+    scene.rounds(A, 0, "F");
+    scene.wait(Span::from_secs(1));
+    // The kernel's trial succeeded.
+    scene.kernel.entry(A).or_default().trip = None;
+    scene.tick();
+    assert_eq!(scene.state(A), State::Healthy);
+    assert!(!scene.plan(A).blocked && scene.view(A).hold_down_until.is_none());
+    assert!(scene.step.plan.frontends[0].slots.iter().all(|slot| *slot == A), "all of it is back at once");
+}
+
+#[test]
+fn a_virtual_address_is_its_pools_and_one_slot_tries_who_is_out() {
+    let mut spec = shop(&[check("port", Layer::Transport)]);
+    spec.origins.push(origin(OriginId(3), "c", 0));
+    spec.frontends = vec![FrontendSpec { id: FrontendId(9), own: None, family: Family::V4 }];
+    let mut scene = Scene::new(spec.clone());
+    for id in [A, B, OriginId(3)] {
+        scene.rounds(id, 0, "PP");
+    }
+    let count = |scene: &Scene, id| scene.step.plan.frontends[0].slots.iter().filter(|slot| **slot == id).count();
+    assert_eq!((count(&scene, B), count(&scene, A) + count(&scene, OriginId(3))), (0, SLOTS));
+    assert_eq!(scene.step.plan.frontends[0].armed, [A, OriginId(3), B]);
+    assert_eq!(scene.step.plan.frontends[0].armed_best, 2);
+    // Hung: no check looks there, so trials must, and they come by a slot.
+    scene.trip(A, Streak::Request);
+    scene.wait(Span::from_secs(4));
+    assert!(scene.plan(A).blocked && scene.plan(A).trials);
+    assert_eq!(count(&scene, A), 1);
+    assert_eq!(scene.step.plan.frontends[0].armed, [OriginId(3), B]);
+    spec.mode = Mode::Observe;
+    scene.engine.reconfigure(vec![spec], scene.now);
+    scene.tick();
+    assert_eq!(count(&scene, OriginId::NONE), SLOTS, "an address that is nobody's leads nowhere unless it is steered");
+}

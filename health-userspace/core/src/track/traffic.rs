@@ -8,7 +8,7 @@ use crate::{
     verdict::{Finding, Grade},
     window::{Tally, Window},
 };
-use alloc::{format, string::String};
+use alloc::{format, string::String, vec::Vec};
 
 /// Evidence of one layer of real traffic.
 #[derive(Clone, Debug)]
@@ -247,13 +247,12 @@ impl TrafficTrack {
             Layer::Network | Layer::Transport => ("refused", "no answer", "unreachable"),
             Layer::Tls | Layer::Application => ("reset", "no response", "status 5xx"),
         };
-        let mut words = String::new();
-        for (word, count) in [(answered, kinds.answered), (silent, kinds.silent), (told, kinds.told)] {
-            if count > 0 {
-                let comma = if words.is_empty() { "" } else { ", " };
-                words.push_str(&format!("{comma}{word} {count}/{total}"));
-            }
-        }
-        if words.is_empty() { format!("{answered} 0/{total}") } else { words }
+        let kinds = [(answered, kinds.answered), (silent, kinds.silent), (told, kinds.told)];
+        let words: Vec<String> = kinds
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(word, count)| format!("{word} {count}/{total}"))
+            .collect();
+        if words.is_empty() { format!("{answered} 0/{total}") } else { words.join(", ") }
     }
 }

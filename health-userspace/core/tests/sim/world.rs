@@ -102,7 +102,7 @@ pub(crate) struct Host {
     /// SYNs and requests whose time runs out later.
     overdue: Vec<(Timestamp, Streak, bool)>,
     next_round: Vec<Timestamp>,
-    pub(crate) neighbour_failed: bool,
+    neighbour_failed: Option<Timestamp>,
 }
 
 pub(crate) struct World {
@@ -283,7 +283,7 @@ impl World {
         self.restarted = true;
         for host in self.hosts.values_mut() {
             host.answered = false;
-            host.neighbour_failed = false;
+            host.neighbour_failed = None;
             host.truth_since = self.now;
             // Orders live in the daemon's memory for now.
             host.tainted |= host.view.blocked || host.view.trip.is_some();
@@ -353,9 +353,9 @@ impl World {
         let mut changes = Vec::new();
         for (id, host) in &mut self.hosts {
             let off = host.truth == Truth::Unplugged && self.now.since(host.truth_since) >= Span::from_secs(3);
-            if off != host.neighbour_failed {
-                host.neighbour_failed = off;
-                changes.push((*id, off.then_some(self.now)));
+            if off != host.neighbour_failed.is_some() {
+                host.neighbour_failed = off.then_some(self.now);
+                changes.push((*id, host.neighbour_failed));
             }
         }
         changes
@@ -431,7 +431,7 @@ impl Host {
             trial_at: now,
             overdue: Vec::new(),
             next_round,
-            neighbour_failed: false,
+            neighbour_failed: None,
         }
     }
 
