@@ -229,7 +229,9 @@ impl Daemon {
             withheld: vec![
                 ("trip", sum(|reading| reading.signals.withheld_trips)),
                 ("move", sum(|reading| reading.signals.withheld_moves)),
+                ("rescue", sum(|reading| reading.signals.withheld_rescues)),
             ],
+            overflow: Some(sum(|reading| reading.signals.overflow)),
             failovers: Some(self.tallies.failovers.get(&spec.name).copied().unwrap_or(0)),
             panic: report.panic,
             usable_origins: Some(report.origins.iter().filter(|origin| is_usable(origin)).count() as u64),
@@ -321,6 +323,7 @@ impl Daemon {
             events_lost: of(Count::EventLost),
             parse_skipped: words(&[
                 ("link", Count::SkippedLink),
+                ("vlan", Count::SkippedVlan),
                 ("fragment", Count::SkippedFragment),
                 ("ipv6_extension", Count::SkippedExtension),
                 ("short", Count::SkippedShort),

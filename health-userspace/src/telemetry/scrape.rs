@@ -31,9 +31,9 @@ pub struct ServiceScrape {
     pub rtt: Option<Histogram>,
     /// Times to first byte; [`super::histogram::TTFB_BOUNDS`].
     pub ttfb: Option<Histogram>,
-    /// Rescues by kind: `re_steer`, `turn_around`.
+    /// Rescues by kind: `turn_around`, `re_steer`.
     pub rescues: Vec<Tally>,
-    /// Trips by reason: `connect`, `request`.
+    /// Trips by reason: `refused`, `syn_timeout`, `reset_early`, `no_response`, `unreachable`, `http_5xx`.
     pub trips: Vec<Tally>,
     /// Moves to another tier.
     pub failovers: Option<u64>,
@@ -43,7 +43,9 @@ pub struct ServiceScrape {
     pub panic: Option<bool>,
     /// Origins that may be chosen.
     pub usable_origins: Option<u64>,
-    /// What was computed and not done, by reason.
+    /// New flows that an origin had no capacity for.
+    pub overflow: Option<u64>,
+    /// What was computed and not done, by reason: `trip`, `move`, `rescue`.
     pub withheld: Vec<Tally>,
 }
 

@@ -19,7 +19,7 @@ fn full() -> Scrape {
         state: Some(State::Fault),
         score: Some(0),
         weight_ratio: Some(0.0),
-        signals: vec![("syn", 412), ("refused", 412)],
+        signals: vec![("syn", 412), ("refused", 412), ("unreachable", 3), ("http_5xx", 7)],
         checks: vec![CheckScrape {
             name: "port".into(),
             results: vec![("pass", 9), ("fail", 3)],
@@ -36,13 +36,14 @@ fn full() -> Scrape {
         origins: vec![a, b],
         rtt: Some(rtt),
         ttfb: None,
-        rescues: vec![("re_steer", 7)],
-        trips: vec![("connect", 1)],
+        rescues: vec![("turn_around", 411), ("re_steer", 7)],
+        trips: vec![("refused", 1), ("unreachable", 0), ("http_5xx", 2)],
         failovers: Some(1),
         failover_steps: vec![("trip", step)],
         panic: Some(false),
         usable_origins: Some(1),
-        withheld: vec![("observe", 2)],
+        overflow: Some(5),
+        withheld: vec![("trip", 2), ("move", 0), ("rescue", 1)],
     };
     let node = NodeScrape {
         steered: vec![("connect4", 5000), ("tc_egress", 12)],
