@@ -547,7 +547,12 @@ fn flows() -> Vec<FlowEntry> {
     vec![
         FlowEntry { unanswered_ms: Some(63_000), rtt_us: Some(1_240), ..flow("10.0.1.1:40001", "dr", "established") },
         FlowEntry { unanswered_ms: Some(204), trial: true, ..flow("10.0.1.1:40002", "a", "half_open") },
-        FlowEntry { rtt_us: Some(45_600), ..flow("10.0.1.1:40003", "dr", "closing") },
+        FlowEntry {
+            rtt_us: Some(45_600),
+            forwarded: true,
+            translated_port: Some(51_234),
+            ..flow("10.0.1.1:40003", "dr", "closing")
+        },
     ]
 }
 
@@ -558,11 +563,11 @@ fn flows_with_both_addresses_the_longest_wait_first() {
         "flows",
         Exit::Done,
         &expect![[r#"
-        NODE            ASKED          SERVED BY              STATE        UNANSWERED    RTT  FLAGS
-        10.0.1.1:40001  10.0.1.10:443  shop/dr 10.0.1.11:443  established        1m3s  1.2ms  redirected
-        10.0.1.1:40002  10.0.1.10:443  shop/a 10.0.1.10:443   half-open         204ms      -  trial
-        10.0.1.1:40003  10.0.1.10:443  shop/dr 10.0.1.11:443  closing               -   45ms  redirected
-    "#]],
+            NODE            ASKED          SERVED BY              STATE        UNANSWERED    RTT  FLAGS
+            10.0.1.1:40001  10.0.1.10:443  shop/dr 10.0.1.11:443  established        1m3s  1.2ms  redirected
+            10.0.1.1:40002  10.0.1.10:443  shop/a 10.0.1.10:443   half-open         204ms      -  trial
+            10.0.1.1:40003  10.0.1.10:443  shop/dr 10.0.1.11:443  closing               -   45ms  redirected forwarded from-port-51234
+        "#]],
     );
     world.shows(
         "flows --limit 1",

@@ -11,7 +11,7 @@ use aya::{
     maps::{HashMap, MapData},
 };
 use health_common::{
-    flow::{Flow, HalfOpen, MOVED, Moved, NODE_FIN, ORIGIN_FIN, TRIAL},
+    flow::{FORWARDED, Flow, HalfOpen, MOVED, Moved, NODE_FIN, ORIGIN_FIN, TRIAL},
     map::{self, NameKey},
     net::FlowKey,
 };
@@ -126,6 +126,8 @@ struct Row {
     asked: std::net::SocketAddr,
     /// Where its packets go, if they are redirected.
     to: Option<std::net::SocketAddr>,
+    /// The node's port as the origin sees it.
+    port: u16,
     told: Told,
     unanswered_ms: Option<u64>,
 }
@@ -141,11 +143,13 @@ impl Row {
             service: known.map_or_else(|| "-".to_owned(), |known| known.service.clone()),
             origin: known.map_or_else(number, |known| known.name.clone()),
             served_by: self.to.map_or(address, |to| to.to_string()),
+            translated_port: (self.port != self.node.port()).then_some(self.port),
             state: self.told.state.to_owned(),
             unanswered_ms: self.unanswered_ms,
             rtt_us: (self.told.rtt_us != 0).then_some(self.told.rtt_us),
             redirected: self.told.flags & MOVED != 0,
             trial: self.told.flags & TRIAL != 0,
+            forwarded: self.told.flags & FORWARDED != 0,
         }
     }
 }
@@ -194,8 +198,9 @@ impl Found<'_> {
         let since = |ns: u64| self.now.since(Timestamp(ns)).as_millis();
         let unanswered_ms = (told.waits_since_ns != 0).then(|| since(told.waits_since_ns));
         let (node, asked) = (registry::address(&key.node()), registry::address(&key.remote()));
+        let port = to.map_or_else(|| node.port(), |moved| moved.node_port.get());
         let to = to.map(|moved| registry::address(&moved.to));
-        self.flows.push(Row { node, asked, to, told, unanswered_ms });
+        self.flows.push(Row { node, asked, to, port, told, unanswered_ms });
         self.count += 1;
         // A table of a million flows must not be held to show a hundred.
         if self.flows.len() / 2 > self.limit {

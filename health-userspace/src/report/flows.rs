@@ -35,6 +35,9 @@ pub struct FlowEntry {
     pub origin: String,
     /// Its address and port. Differs from `asked` where packets are redirected.
     pub served_by: String,
+    /// The node's port as that origin sees it, where its own was taken on the way there.
+    #[serde(default)]
+    pub translated_port: Option<u16>,
     /// `half_open`: a SYN without an answer; `established`; `closing`: a side has sent FIN.
     pub state: String,
     /// Age of the SYN or of the request that waits for an answer; `null` when nothing waits. Unit: ms.
@@ -45,4 +48,7 @@ pub struct FlowEntry {
     pub redirected: bool,
     /// The trial of a tripped origin.
     pub trial: bool,
+    /// Of a client whose packets the node forwards, not of a socket of this host.
+    #[serde(default)]
+    pub forwarded: bool,
 }

@@ -44,7 +44,8 @@ pub fn flows(report: &FlowsReport) -> String {
 }
 
 fn flags(flow: &FlowEntry) -> String {
-    let flags = [(flow.redirected, "redirected"), (flow.trial, "trial")];
-    let set: Vec<&str> = flags.into_iter().filter(|(is, _)| *is).map(|(_, name)| name).collect();
+    let flags = [(flow.redirected, "redirected"), (flow.trial, "trial"), (flow.forwarded, "forwarded")];
+    let mut set: Vec<String> = flags.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned()).collect();
+    set.extend(flow.translated_port.map(|port| format!("from-port-{port}")));
     if set.is_empty() { "-".to_owned() } else { set.join(" ") }
 }
