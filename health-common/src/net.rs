@@ -116,6 +116,9 @@ pub trait FlowKey: Copy + PartialEq {
     /// The same flow with another port on the node's side.
     #[must_use]
     fn with_node_port(&self, port: Be16) -> Self;
+    /// The sides exchanged.
+    #[must_use]
+    fn turned(&self) -> Self;
 }
 
 /// Key of the IPv4 flow maps.
@@ -168,6 +171,12 @@ impl FlowKey for FlowKey4 {
     fn with_node_port(&self, port: Be16) -> Self {
         Self { node_port: port, ..*self }
     }
+
+    #[inline(always)]
+    fn turned(&self) -> Self {
+        let Self { node, remote, node_port, remote_port } = *self;
+        Self { node: remote, remote: node, node_port: remote_port, remote_port: node_port }
+    }
 }
 
 impl FlowKey for FlowKey6 {
@@ -189,5 +198,11 @@ impl FlowKey for FlowKey6 {
     #[inline(always)]
     fn with_node_port(&self, port: Be16) -> Self {
         Self { node_port: port, ..*self }
+    }
+
+    #[inline(always)]
+    fn turned(&self) -> Self {
+        let Self { node, remote, node_port, remote_port } = *self;
+        Self { node: remote, remote: node, node_port: remote_port, remote_port: node_port }
     }
 }

@@ -163,6 +163,22 @@ extern "C" fn accepted(id: u16, syn_ns: u64, now: u64, how: u32) -> u32 {
     1
 }
 
+/// The network says that nobody is there for an attempt. Arguments as of [`refusal`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn unreached(id: u16, syn_ns: u64, now: u64, who: u32) -> u32 {
+    let Some(subject) = Subject::find(id) else { return 0 };
+    if let Some(counters) = maps::counters(id) {
+        counters.unreachable += 1;
+    }
+    subject.syn_done(syn_ns);
+    if who >> 8 != 0 {
+        subject.trial_failed(now);
+    }
+    subject.syn_unreachable(now, who & 0xff);
+    1
+}
+
 #[inline(always)]
 fn refused(attempt: &HalfOpen, now: u64) {
     refusal(attempt.origin, attempt.syn_ns, now, u32::from(attempt.client) | u32::from(attempt.flags & TRIAL) << 8);

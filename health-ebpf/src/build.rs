@@ -88,6 +88,10 @@ pub fn syn_of(attempt: &HalfOpen, mss_max: u32) -> Segment<'_> {
 #[inline(never)]
 pub fn write<K: Rewrite>(ctx: &TcContext, packet: &Packet<K>, way: Way<'_>, segment: Segment<'_>) -> bool {
     let ip_len = if K::IPV6 { 40 } else { 20 };
+    // An ICMP error, in whose place the segment comes, has no TCP header.
+    if packet.header_len == 0 {
+        return write_anew(ctx, packet, way, segment);
+    }
     let old_len = usize::from(packet.header_len);
     if usize::from(packet.l3) != ETH_LEN || usize::from(packet.l4) != ETH_LEN + ip_len || packet.segment.len != 0 {
         return false;
@@ -107,6 +111,49 @@ pub fn write<K: Rewrite>(ctx: &TcContext, packet: &Packet<K>, way: Way<'_>, segm
         return false;
     }
     stored(ctx, build, packet, old_len, tcp_len).is_some()
+}
+
+/// The same in the place of a packet that is not TCP, so that the sum is made from nothing. The stack sums ICMP in software,
+/// so that no device has to finish it.
+#[inline(always)]
+fn write_anew<K: Rewrite>(ctx: &TcContext, packet: &Packet<K>, way: Way<'_>, segment: Segment<'_>) -> bool {
+    let ip_len = if K::IPV6 { 40 } else { 20 };
+    let Some(scratch) = maps::scratch() else { return false };
+    let build = &mut scratch.build;
+    if usize::from(packet.l3) != ETH_LEN {
+        return false;
+    }
+    build.old[4] = 0;
+    let options_len = segment.options.map_or(0, HalfOpen::options_len).min(OPTIONS_MAX);
+    let tcp_len = (TCP_LEN + options_len) as u32;
+    headers(build, packet, way, &segment, tcp_len);
+    let ip_words = ip_len / 4;
+    let Some(sum_len) = maps::between_1_and(TCP_MAX, tcp_len as usize) else { return false };
+    let node = packet.key.node();
+    let [one, two] = &mut build.pseudo;
+    *one = [node.addr.0[0], node.addr.0[1], node.addr.0[2], node.addr.0[3], tcp_len.to_be()];
+    two[4] = 6_u32.to_be();
+    if !K::IPV6 {
+        // Mapped addresses have a word that IPv4 has not.
+        (one[2], two[2]) = (0, 0);
+    }
+    // SAFETY: 15 words from there are within `new`; both halves of the pseudo-header are 20 bytes.
+    let sum = unsafe {
+        let sum = bpf_csum_diff(core::ptr::null_mut(), 0, build.new.as_mut_ptr().add(ip_words), sum_len, 0);
+        let sum = bpf_csum_diff(core::ptr::null_mut(), 0, build.pseudo[0].as_mut_ptr(), 20, sum as u32);
+        bpf_csum_diff(core::ptr::null_mut(), 0, build.pseudo[1].as_mut_ptr(), 20, sum as u32) as u32
+    };
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    build.new[ip_words + 4] = !sum & 0xffff;
+    // SAFETY: the context is a live `__sk_buff`.
+    if unsafe { bpf_skb_change_tail(ctx.as_ptr().cast(), (ETH_LEN + ip_len) as u32 + tcp_len, 0) } != 0 {
+        return false;
+    }
+    let Some(len) = maps::between_1_and(WORDS * 4, ip_len + tcp_len as usize) else { return false };
+    let flags = u64::from(BPF_F_RECOMPUTE_CSUM);
+    // SAFETY: `new` has 100 bytes, of which as many are stored.
+    unsafe { bpf_skb_store_bytes(ctx.as_ptr().cast(), packet.l3.into(), build.new.as_ptr().cast(), len, flags) == 0 }
 }
 
 /// Fills in IP and TCP.

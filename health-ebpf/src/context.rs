@@ -6,7 +6,6 @@ use aya_ebpf::{
     helpers::generated::{bpf_skb_load_bytes, bpf_xdp_load_bytes},
     programs::{TcContext, XdpContext},
 };
-use health_common::http::STATUS_LEN;
 
 /// A packet under a program.
 pub trait Context {
@@ -32,7 +31,7 @@ pub trait Context {
     /// Segments in the packet.
     fn packets(&self) -> u64;
     /// Copies bytes from anywhere in the packet.
-    fn copy(&self, offset: u32, into: *mut [u8; STATUS_LEN]) -> bool;
+    fn load(&self, offset: u32, into: *mut u8, len: u32) -> bool;
     /// For what only TC can do.
     fn tc(&self) -> Option<&TcContext>;
 }
@@ -94,9 +93,9 @@ macro_rules! over_tc {
             }
 
             #[inline(always)]
-            fn copy(&self, offset: u32, into: *mut [u8; STATUS_LEN]) -> bool {
-                // SAFETY: `into` has as many bytes.
-                unsafe { bpf_skb_load_bytes(self.0.as_ptr(), offset, into.cast(), STATUS_LEN as u32) == 0 }
+            fn load(&self, offset: u32, into: *mut u8, len: u32) -> bool {
+                // SAFETY: callers have as many bytes, which the verifier checks.
+                unsafe { bpf_skb_load_bytes(self.0.as_ptr(), offset, into.cast(), len) == 0 }
             }
 
             #[inline(always)]
@@ -158,9 +157,9 @@ impl Context for Xdp {
 
     /// Linux 5.18.
     #[inline(always)]
-    fn copy(&self, offset: u32, into: *mut [u8; STATUS_LEN]) -> bool {
-        // SAFETY: `into` has as many bytes.
-        unsafe { bpf_xdp_load_bytes(self.0.ctx, offset, into.cast(), STATUS_LEN as u32) == 0 }
+    fn load(&self, offset: u32, into: *mut u8, len: u32) -> bool {
+        // SAFETY: as above.
+        unsafe { bpf_xdp_load_bytes(self.0.ctx, offset, into.cast(), len) == 0 }
     }
 
     #[inline(always)]

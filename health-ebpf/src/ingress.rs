@@ -141,5 +141,5 @@ fn status<K, C: Context>(ctx: &C, packet: &Packet<K>) -> u8 {
     }
     let mut bytes = [0; STATUS_LEN];
     let at = u32::from(packet.l4) + u32::from(packet.header_len);
-    if ctx.copy(at, &raw mut bytes) { status_class(&bytes) } else { 0 }
+    if ctx.load(at, bytes.as_mut_ptr(), STATUS_LEN as u32) { status_class(&bytes) } else { 0 }
 }

@@ -17,6 +17,7 @@ mod cells;
 mod connect;
 mod context;
 mod egress;
+mod icmp;
 mod ingress;
 mod maps;
 mod moved;
@@ -41,7 +42,9 @@ use aya_ebpf::{
 use context::{Behind, Context, Tc, Xdp};
 use egress::{Client, Egress};
 use maps::{V4, V6};
-use observe::{ANSWER_NOTED, LOSER_NOTED, PASS, REFUSAL_NOTED, REPEAT_NOTED, SIGNAL_NOTED, SYN_NOTED};
+use observe::{
+    ANSWER_NOTED, ERROR_NOTED, ICMP_SEEN, LOSER_NOTED, PASS, REFUSAL_NOTED, REPEAT_NOTED, SIGNAL_NOTED, SYN_NOTED,
+};
 use parse::{Direction, Network, Unread};
 
 /// Packets to origins: flows begin, SYNs are steered, redirected flows are rewritten.
@@ -55,10 +58,12 @@ pub fn egress(ctx: TcContext) -> i32 {
     match parse::network(&ctx) {
         Network::V4(l3) => match egress_v4(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_egress_v4(raw), || syn::again_egress_v4(raw)),
+            ICMP_SEEN => icmp::error_egress_v4(raw, l3 as u32),
             verdict => verdict,
         },
         Network::V6(l3) => match egress_v6(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_egress_v6(raw), || syn::again_egress_v6(raw)),
+            ICMP_SEEN => icmp::error_egress_v6(raw, l3 as u32),
             verdict => verdict,
         },
         Network::Unread(why) => unread(why),
@@ -73,10 +78,12 @@ pub fn client(ctx: TcContext) -> i32 {
     match parse::network(&ctx) {
         Network::V4(l3) => match client_v4(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_client_v4(raw), || syn::again_client_v4(raw)),
+            ICMP_SEEN => icmp::error_client_v4(raw, l3 as u32),
             verdict => verdict,
         },
         Network::V6(l3) => match client_v6(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_client_v6(raw), || syn::again_client_v6(raw)),
+            ICMP_SEEN => icmp::error_client_v6(raw, l3 as u32),
             verdict => verdict,
         },
         Network::Unread(why) => unread(why),
@@ -91,6 +98,16 @@ pub fn ingress(ctx: TcContext) -> i32 {
     match parse::network(&ctx) {
         Network::V4(l3) => {
             let mut verdict = ingress_v4(raw, l3 as u32);
+            if verdict == ICMP_SEEN {
+                verdict = icmp::error_v4(raw, l3 as u32);
+                if verdict == ERROR_NOTED {
+                    verdict = rescue::rescue_v4(raw);
+                    if verdict == ICMP_SEEN {
+                        return icmp::error_v4(raw, l3 as u32);
+                    }
+                }
+                return verdict;
+            }
             if verdict == ANSWER_NOTED {
                 verdict = answer::answer_v4(raw);
             }
@@ -98,6 +115,16 @@ pub fn ingress(ctx: TcContext) -> i32 {
         }
         Network::V6(l3) => {
             let mut verdict = ingress_v6(raw, l3 as u32);
+            if verdict == ICMP_SEEN {
+                verdict = icmp::error_v6(raw, l3 as u32);
+                if verdict == ERROR_NOTED {
+                    verdict = rescue::rescue_v6(raw);
+                    if verdict == ICMP_SEEN {
+                        return icmp::error_v6(raw, l3 as u32);
+                    }
+                }
+                return verdict;
+            }
             if verdict == ANSWER_NOTED {
                 verdict = answer::answer_v6(raw);
             }
@@ -115,6 +142,16 @@ pub fn ingress_behind(ctx: TcContext) -> i32 {
     match parse::network(&ctx) {
         Network::V4(l3) => {
             let mut verdict = behind_v4(raw, l3 as u32);
+            if verdict == ICMP_SEEN {
+                verdict = icmp::error_behind_v4(raw, l3 as u32);
+                if verdict == ERROR_NOTED {
+                    verdict = rescue::rescue_v4(raw);
+                    if verdict == ICMP_SEEN {
+                        return icmp::error_behind_v4(raw, l3 as u32);
+                    }
+                }
+                return verdict;
+            }
             if verdict == ANSWER_NOTED {
                 verdict = answer::answer_behind_v4(raw);
             }
@@ -122,6 +159,16 @@ pub fn ingress_behind(ctx: TcContext) -> i32 {
         }
         Network::V6(l3) => {
             let mut verdict = behind_v6(raw, l3 as u32);
+            if verdict == ICMP_SEEN {
+                verdict = icmp::error_behind_v6(raw, l3 as u32);
+                if verdict == ERROR_NOTED {
+                    verdict = rescue::rescue_v6(raw);
+                    if verdict == ICMP_SEEN {
+                        return icmp::error_behind_v6(raw, l3 as u32);
+                    }
+                }
+                return verdict;
+            }
             if verdict == ANSWER_NOTED {
                 verdict = answer::answer_behind_v6(raw);
             }
@@ -141,11 +188,13 @@ pub fn xdp_ingress(ctx: XdpContext) -> u32 {
         Network::V4(l3) => match xdp_v4(raw, l3 as u32) {
             SIGNAL_NOTED => signalled(),
             ANSWER_NOTED => answer::answer_xdp_v4(),
+            ICMP_SEEN => icmp::error_xdp_v4(raw, l3 as u32),
             verdict => verdict,
         },
         Network::V6(l3) => match xdp_v6(raw, l3 as u32) {
             SIGNAL_NOTED => signalled(),
             ANSWER_NOTED => answer::answer_xdp_v6(),
+            ICMP_SEEN => icmp::error_xdp_v6(raw, l3 as u32),
             verdict => verdict,
         },
         Network::Unread(why) => unread(why),
@@ -167,6 +216,7 @@ macro_rules! out {
             let ctx = Tc(TcContext::new(ctx));
             match parse::$parse(&ctx, (l3 & L3_MASK) as usize, Direction::Out) {
                 Ok(packet) => egress::egress::<$family, $hook>(&ctx.0, &packet),
+                Err(Unread::Icmp) => ICMP_SEEN,
                 Err(why) => unread(why),
             }
         }
@@ -186,6 +236,7 @@ macro_rules! back {
             let ctx = $context($kernel::new(ctx));
             match parse::$parse(&ctx, (l3 & L3_MASK) as usize, Direction::In) {
                 Ok(packet) => ingress::ingress::<$family, $context>(&ctx, &packet),
+                Err(Unread::Icmp) => ICMP_SEEN,
                 Err(why) if $context::OBSERVES => unread(why),
                 Err(_) => PASS,
             }

@@ -15,7 +15,7 @@ use health_common::{
     trip::Usable,
 };
 
-use crate::{build::Build, moved, nat::Rewrite, parse::Packet, signals::Signal};
+use crate::{build::Build, icmp::Quote, moved, nat::Rewrite, parse::Packet, signals::Signal};
 
 #[map(name = "node")]
 static NODE: Array<Node> = Array::with_max_entries(1, 0);
@@ -78,6 +78,7 @@ pub struct Scratch {
     pub v4: Noted<FlowKey4>,
     pub v6: Noted<FlowKey6>,
     pub signal: Signal,
+    pub quote: Quote,
     /// The node's side of a connection that an event is about.
     pub told: Endpoint,
     /// A segment that is built, and the one that it takes the place of.

@@ -30,6 +30,11 @@ pub const SIGNAL_NOTED: i32 = 0x104;
 /// Likewise: the noted SYN is a repeated one.
 pub const REPEAT_NOTED: i32 = 0x105;
 
+/// Likewise: it is ICMP; on to [`crate::icmp`].
+pub const ICMP_SEEN: i32 = 0x106;
+/// Likewise: an error was noted that refuses an attempt; on to [`crate::rescue`].
+pub const ERROR_NOTED: i32 = 0x107;
+
 /// The mark of a packet on its second pass is taken off; whether it was there.
 #[inline(always)]
 pub fn is_second_pass(ctx: &TcContext) -> bool {

@@ -21,7 +21,7 @@ use crate::{
     maps::{self, Family, V4, V6, count},
     moved,
     nat::{self, Rewrite},
-    observe::PASS,
+    observe::{ICMP_SEEN, PASS},
     parse::Packet,
     subject::Subject,
     syn::{elsewhere, withheld},
@@ -62,6 +62,10 @@ fn rescue<F: Family>(ctx: &TcContext) -> Option<i32> {
     maps::gone(F::half_open().remove(primary), Count::HalfOpenRemoved);
     if was_moved {
         moved::ended::<F>(&primary);
+    }
+    if packet.header_len == 0 {
+        // An ICMP error: it is translated, if it is one of a redirected flow.
+        return Some(ICMP_SEEN);
     }
     if packet.key != primary {
         give_back(ctx, packet, &primary.remote(), primary.ports().0);

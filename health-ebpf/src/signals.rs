@@ -134,6 +134,18 @@ pub extern "C" fn origin_signals() -> u32 {
     0
 }
 
+/// The network says that the host of an established flow can't be reached.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn unreachable_flow(id: u16, client: u32) -> u32 {
+    let Some(subject) = Subject::find(id) else { return 0 };
+    if let Some(counters) = maps::counters(id) {
+        counters.unreachable += 1;
+    }
+    subject.flow_unreachable(maps::now(), client);
+    1
+}
+
 #[inline(always)]
 fn response(subject: &Subject, counters: &mut Counters, (request_ns, now): (u64, u64), who: (u32, u8, bool)) {
     let (client, class, trial) = who;
