@@ -189,7 +189,7 @@ fn inbound<F: Errors, C: Context>(ctx: &C, l3: u32) -> Option<i32> {
         // SAFETY: LRU values are recycled, not freed, while a program runs.
         let attempt = unsafe { &mut *attempt };
         if attempt.isn != quoted.seq {
-            count(Count::IcmpForged);
+            forged::<C>();
         } else if matches!(quoted.says, Says::Refused | Says::Unreachable)
             && (attempt.flags & MOVED == 0 || back.is_some())
         {
@@ -216,7 +216,7 @@ fn inbound<F: Errors, C: Context>(ctx: &C, l3: u32) -> Option<i32> {
         let flow = unsafe { &*flow };
         let in_flight = !after(flow.origin_ack, quoted.seq) && after(flow.node_next, quoted.seq);
         if !in_flight {
-            count(Count::IcmpForged);
+            forged::<C>();
         } else if C::OBSERVES && quoted.says == Says::Unreachable {
             unreachable_flow(flow.origin, u32::from(flow.client));
         }
@@ -226,6 +226,13 @@ fn inbound<F: Errors, C: Context>(ctx: &C, l3: u32) -> Option<i32> {
     let change = Translation { side: Side::Source, to: &back.to, node_port: back.node_port };
     translate::<F>(tc, l3, &quoted, change);
     None
+}
+
+#[inline(always)]
+fn forged<C: Context>() {
+    if C::OBSERVES {
+        count(Count::IcmpForged);
+    }
 }
 
 /// An error of the node's side, about a packet of an origin as the node's side knows it.

@@ -9,6 +9,7 @@ mod support;
 mod choice;
 mod framing;
 mod garbage;
+mod icmp;
 mod pass;
 mod reset;
 mod reuse;

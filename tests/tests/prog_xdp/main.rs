@@ -11,6 +11,8 @@ mod choice;
 mod framing;
 #[path = "../prog/garbage.rs"]
 mod garbage;
+#[path = "../prog/icmp.rs"]
+mod icmp;
 #[path = "../prog/pass.rs"]
 mod pass;
 #[path = "../prog/reset.rs"]

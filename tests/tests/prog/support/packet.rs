@@ -187,20 +187,25 @@ fn word(bytes: &[u8], at: usize) -> u16 {
 }
 
 fn pseudo_header(from: IpAddr, to: IpAddr, len: usize) -> Vec<u8> {
+    pseudo(from, to, len, TCP)
+}
+
+/// RFC 9293 §3.1, RFC 8200 §8.1.
+pub(crate) fn pseudo(from: IpAddr, to: IpAddr, len: usize, protocol: u8) -> Vec<u8> {
     let len = u32::try_from(len).expect("fits");
     let mut header = Vec::new();
     match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             header.extend(from.octets());
             header.extend(to.octets());
-            header.extend([0, TCP]);
+            header.extend([0, protocol]);
             header.extend(u16::try_from(len).expect("fits").to_be_bytes());
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
             header.extend(from.octets());
             header.extend(to.octets());
             header.extend(len.to_be_bytes());
-            header.extend([0, 0, 0, TCP]);
+            header.extend([0, 0, 0, protocol]);
         }
         _ => panic!("the families of {from} and {to} differ"),
     }
@@ -208,7 +213,7 @@ fn pseudo_header(from: IpAddr, to: IpAddr, len: usize) -> Vec<u8> {
 }
 
 /// RFC 1071, over both parts; the first has an even length.
-fn checksum(first: &[u8], second: &[u8]) -> u16 {
+pub(crate) fn checksum(first: &[u8], second: &[u8]) -> u16 {
     let words = |bytes: &[u8]| -> u32 {
         bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]))).sum()
     };
