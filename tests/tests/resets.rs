@@ -1,5 +1,7 @@
 //! `on_fault` has two tools to end a connection: `SOCK_DESTROY` for sockets of the node, a RST to both sides for forwarded
-//! flows. Both against real sockets, without the daemon.
+//! flows. Both against real sockets; the last test with the programs attached and the kernel's own numbers.
+//!
+//! Needs a built `sluice` (`SLUICE_BIN`, or the workspace's own).
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -8,8 +10,12 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use aya::maps::{HashMap as BpfHash, Map, MapData};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use lab::{Family, Namespace, require_root, run_with_input, wait_until};
+use health_common::flow::Flow;
+use health_common::map::FLOWS_V4;
+use health_common::net::{Be16, Be32, FlowKey4};
+use lab::{Daemon, Family, Lab, LabConfig, LabOptions, Namespace, require_root, run, run_with_input, wait_until};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, recv, setsockopt, socket,
     sockopt,
@@ -389,6 +395,64 @@ fn a_redirected_flow_is_reset_by_the_address_that_each_side_knows() -> Result<()
         assert_ne!(flow.asked, flow.served);
         net.reset(&flow)?;
         assert_reset(pair, family.name());
+    }
+    Ok(())
+}
+
+/// The kernel's entry of a flow.
+fn kernel_flow(daemon: &Daemon, tuple: Tuple) -> Result<Flow> {
+    let (SocketAddr::V4(node), SocketAddr::V4(remote)) = (tuple.node, tuple.remote) else {
+        anyhow::bail!("{tuple:?} is not IPv4");
+    };
+    let address = |ip: &std::net::Ipv4Addr| Be32(u32::from_ne_bytes(ip.octets()));
+    let key = FlowKey4 {
+        node: address(node.ip()),
+        remote: address(remote.ip()),
+        node_port: Be16::new(node.port()),
+        remote_port: Be16::new(remote.port()),
+    };
+    let pin = daemon.pin_dir().join(format!("v{}", health_common::ABI_VERSION)).join(FLOWS_V4);
+    let flows: BpfHash<MapData, FlowKey4, Flow> = Map::from_map_data(MapData::from_pin(pin)?)?.try_into()?;
+    Ok(flows.get(&key, 0)?)
+}
+
+#[test]
+fn flows_end_by_the_kernel_s_own_numbers_and_past_its_programs() -> Result<()> {
+    let lab = Lab::new(LabOptions { two_links: false })?;
+    let daemon = Daemon::start_in(&lab, &LabConfig::of(&lab).without_socket_steering())?;
+    lab.node.sysctl("ipv4/ip_forward", "1")?;
+    wait_until("b is healthy", 2 * LIMIT, || {
+        daemon.status().is_ok_and(|status| status.state("shop4", "b") == Some("healthy"))
+    })?;
+    let (a, b) = (lab.origin_a(Family::Ipv4), lab.origin_b(Family::Ipv4));
+    for served_by in [a, b] {
+        if served_by == b {
+            daemon.cli(&["origin", "fail", "shop4/a"])?.success()?;
+        }
+        let mut client = lab.client.enter(|| TcpStream::connect_timeout(&a, LIMIT))??;
+        client.set_read_timeout(Some(LIMIT))?;
+        client.write_all(b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n")?;
+        ensure!(client.read(&mut [0; 4096])? > 0);
+        let node = client.local_addr()?;
+        let origin = if served_by == a { &lab.a } else { &lab.b };
+        let filter = format!("dport = :{}", node.port());
+        let open = || -> Result<usize> {
+            let shown = run(origin.namespace(), "ss", &["-Htn", "state", "established", &filter])?.success()?;
+            Ok(shown.lines().count())
+        };
+        assert_eq!(open()?, 1, "{served_by}");
+        let (asked, served) = (Tuple { node, remote: a }, Tuple { node, remote: served_by });
+        let numbers = Numbers::from(&kernel_flow(&daemon, asked)?);
+        lab.node.enter(|| Resets::open()?.send(&FlowReset { asked, served, numbers }))??;
+        assert_eq!(end_of(&mut client), Some(ErrorKind::ConnectionReset), "{served_by}");
+        wait_until("the origin's socket is gone", LIMIT, || open().is_ok_and(|open| open == 0))?;
+    }
+    let told = daemon.maps()?;
+    for origin in ["a", "b"] {
+        let entry = told.origin("shop4", origin).context("it is in the maps")?;
+        for signal in ["reset_early", "reset_mid", "reset_idle", "client_abort"] {
+            assert_eq!(entry["counters"][signal], 0, "{origin}: {signal}");
+        }
     }
     Ok(())
 }
