@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Port of the origins.
 pub const HTTP_PORT: u16 = 80;
 
-/// Port of the nginx proxy in the node namespace.
+/// Port of the proxy in the node namespace.
 pub const PROXY_PORT: u16 = 8080;
 
 /// An address family of the lab, which has both everywhere.

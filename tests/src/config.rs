@@ -29,6 +29,8 @@ pub struct LabConfig {
     pub interfaces: Vec<String>,
     /// `node.cgroup`: `auto`, or empty for no socket steering.
     pub cgroup: String,
+    /// `node.client_interfaces`; not written if empty.
+    pub client_interfaces: Vec<String>,
     /// Writes b before a, which must change nothing but the text.
     pub b_first: bool,
     services: Vec<Service>,
@@ -46,6 +48,7 @@ impl LabConfig {
         Self {
             interfaces: lab.interfaces().iter().map(|&name| name.to_owned()).collect(),
             cgroup: "auto".to_owned(),
+            client_interfaces: Vec::new(),
             b_first: false,
             services: Family::ALL.map(service).to_vec(),
         }
@@ -55,6 +58,13 @@ impl LabConfig {
     #[must_use]
     pub fn without_socket_steering(mut self) -> Self {
         self.cgroup.clear();
+        self
+    }
+
+    /// Traffic that the node forwards is steered, too.
+    #[must_use]
+    pub fn with_forwarded(mut self, lab: &Lab) -> Self {
+        self.client_interfaces.push(lab.client_interface().to_owned());
         self
     }
 
@@ -86,9 +96,13 @@ impl LabConfig {
     /// The file, with state, pins and socket below the given places.
     #[must_use]
     pub fn text(&self, state_dir: &Path, pin_dir: &Path, socket: &Path) -> String {
-        let Self { interfaces, cgroup, b_first, services } = self;
+        let Self { interfaces, cgroup, client_interfaces, b_first, services } = self;
+        let clients = match client_interfaces.as_slice() {
+            [] => String::new(),
+            names => format!("client_interfaces = {names:?}\n"),
+        };
         let mut text = format!(
-            "[node]\nname = \"lab\"\ninterfaces = {interfaces:?}\ncgroup = {cgroup:?}\nstate_dir = \"{}\"\n\
+            "[node]\nname = \"lab\"\ninterfaces = {interfaces:?}\ncgroup = {cgroup:?}\n{clients}state_dir = \"{}\"\n\
              pin_dir = \"{}\"\n\n[control]\nlisten = \"127.0.0.1:{}\"\nsocket = \"{}\"\n\n\
              [defaults.policy]\nhold_down = {{ base = \"{HOLD_DOWN}\" }}\n",
             state_dir.display(),

@@ -16,7 +16,9 @@ use crate::clock::wait_until;
 use crate::ns::Namespace;
 use crate::process::{Pids, Process, spawn_as};
 
-const START_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(10);
+/// Beyond every response timeout that is learned from answers of a millisecond, within every client's patience.
+const SLOW_S: u32 = 2;
 
 /// Which proxy settings differ from nginx's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,24 @@ pub enum ProxyKind {
     Defaults,
     /// `keepalive 32`, HTTP/1.1 and an empty `Connection` header: the pool that nginx's manual shows.
     KeepAlive,
+}
+
+/// How an origin answers that does not answer as usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// 503 to everything.
+    Errors,
+    /// As usual, but 2 s later.
+    Slow,
+}
+
+impl Manner {
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Errors => "errors",
+            Self::Slow => "slow",
+        }
+    }
 }
 
 /// One nginx: master and workers in a PID namespace of their own.
@@ -37,20 +57,30 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts origin `name`: answers `/` and `/healthz` on both families with 200, `X-Origin: NAME` and the body `NAME\n`.
+    /// Starts origin `name`: answers `/` and `/healthz` on both families with 200, `X-Origin: NAME` and the body `NAME\n`,
+    /// whatever the method. [`Self::switch`] changes that.
     ///
     /// # Errors
     ///
     /// When nginx is not there or does not listen within 10 s; with its error log.
     pub fn origin(ns: &Arc<Namespace>, parent: &Path, name: &str, port: u16) -> Result<Self> {
+        let dir = parent.join(format!("origin-{name}"));
+        let [errors, slow] = [Manner::Errors, Manner::Slow].map(|manner| dir.join(manner.file()));
+        // nginx looks for the two files at each request, so a switch hurts no connection. Its only way to wait is the
+        // delay before a 401, which then becomes the usual answer.
         let server = format!(
-            "access_log off;\n  server {{ {}\n    default_type text/plain; add_header X-Origin {name};\n    \
-             location = / {{ return 200 \"{name}\\n\"; }}\n    location = /healthz {{ return 200 \"{name}\\n\"; }}\n  }}",
-            listen(port)
+            "access_log off;\n  server {{ {}\n    default_type text/plain; add_header X-Origin {name} always;\n    \
+             if (-f \"{}\") {{ return 503; }}\n    if (-f \"{}\") {{ rewrite ^ /slow last; }}\n    \
+             location = / {{ return 200 \"{name}\\n\"; }}\n    location = /healthz {{ return 200 \"{name}\\n\"; }}\n    \
+             location = /slow {{ internal; auth_basic slow; auth_basic_user_file /dev/null; auth_delay {SLOW_S}s; \
+             error_page 401 =200 @slow; }}\n    location @slow {{ return 200 \"{name}\\n\"; }}\n  }}",
+            listen(port),
+            errors.display(),
+            slow.display()
         );
         // The origins are not under test, so their connection limit must not be what a figure shows.
         let head = "worker_processes 1;\nevents { worker_connections 8192; }\nworker_rlimit_nofile 16384;";
-        Self::start(ns, &parent.join(format!("origin-{name}")), port, head, &server)
+        Self::start(ns, &dir, port, head, &server)
     }
 
     /// Starts a reverse proxy on both families in front of `upstream`.
@@ -101,15 +131,8 @@ impl Nginx {
         let log = fs::File::options().create(true).append(true).open(self.dir.join("stderr.log"))?;
         command.arg("-p").arg(&self.dir).args(["-c", "nginx.conf", "-e", "error.log"]).stderr(log);
         self.process = Some(spawn_as(&self.ns, command, Pids::Own)?);
-        wait_until("nginx listens", START_LIMIT, || self.listens())
+        wait_until("nginx listens", START_LIMIT, || listens(&self.ns, self.port))
             .with_context(|| format!("nginx of {}: {}", self.dir.display(), self.log()))
-    }
-
-    fn listens(&self) -> bool {
-        let port = self.port;
-        // The wildcard as a destination is the loopback address of its family.
-        let answers = || Family::ALL.iter().all(|&family| TcpStream::connect(any(family, port)).is_ok());
-        self.ns.enter(answers).unwrap_or(false)
     }
 
     /// What nginx logged as errors; for messages.
@@ -125,6 +148,18 @@ impl Nginx {
     #[must_use]
     pub fn access_log_bytes(&self) -> u64 {
         fs::metadata(self.dir.join("access.log")).map_or(0, |log| log.len())
+    }
+
+    /// Makes an origin answer every request from now on in this manner, or as usual again. Both are sharp: a request is
+    /// judged when nginx has read it.
+    ///
+    /// # Errors
+    ///
+    /// When the file that nginx looks for cannot be made or removed.
+    pub fn switch(&self, manner: Manner, on: bool) -> Result<()> {
+        let path = self.dir.join(manner.file());
+        let done = if on { fs::write(&path, "") } else { fs::remove_file(&path) };
+        done.with_context(|| format!("cannot switch {}", path.display()))
     }
 
     /// Kills master and workers, and returns once none holds the listening socket: from here the kernel answers RST.
@@ -145,6 +180,13 @@ impl Nginx {
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.as_ref().context("this nginx does not run")?.signal(signal)
     }
+}
+
+/// Whether someone accepts connections at `port` of `ns` on both families.
+pub(crate) fn listens(ns: &Namespace, port: u16) -> bool {
+    // The wildcard as a destination is the loopback address of its family.
+    let answers = || Family::ALL.iter().all(|&family| TcpStream::connect(any(family, port)).is_ok());
+    ns.enter(answers).unwrap_or(false)
 }
 
 fn listen(port: u16) -> String {

@@ -9,13 +9,23 @@ use serde::Serialize;
 
 use crate::addr::HTTP_PORT;
 use crate::clock::now_ns;
-use crate::nginx::Nginx;
+use crate::nginx::{Manner, Nginx};
 use crate::ns::Namespace;
 use crate::process::run_with_input;
 
 /// TCP only, before anything else sees it: ARP and ND are answered, and established connections fall silent too.
 const BLACK_HOLE: &str = "table inet lab_black_hole {
   chain input { type filter hook prerouting priority -300; meta l4proto tcp drop; }
+}
+";
+
+/// All of the host's packets, both ways, but not what keeps its neighbours' entries: ARP, which this table does not see,
+/// and ND.
+const SILENCE: &str = "table inet lab_black_hole {
+  chain input { type filter hook prerouting priority -300; \
+    icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; drop; }
+  chain output { type filter hook output priority -300; \
+    icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; drop; }
 }
 ";
 
@@ -29,11 +39,20 @@ pub enum Fault {
     Blackhole,
     /// The server is stopped: handshakes succeed, requests are never answered.
     Hang,
+    /// Every request is answered with 503.
+    Errors,
+    /// Every request is answered, 2 s late.
+    Slow,
+    /// None of its packets arrive or leave; meant to be short.
+    Flap,
+    /// The switch port of its link is down: its neighbours resolve its address no more.
+    LinkDown,
 }
 
 impl Fault {
     /// In the order of the reports.
-    pub const ALL: [Self; 3] = [Self::Refused, Self::Blackhole, Self::Hang];
+    pub const ALL: [Self; 7] =
+        [Self::Refused, Self::Blackhole, Self::Hang, Self::Errors, Self::Slow, Self::Flap, Self::LinkDown];
 
     /// As in reports.
     #[must_use]
@@ -42,6 +61,10 @@ impl Fault {
             Self::Refused => "refused",
             Self::Blackhole => "blackhole",
             Self::Hang => "hang",
+            Self::Errors => "errors",
+            Self::Slow => "slow",
+            Self::Flap => "flap",
+            Self::LinkDown => "linkdown",
         }
     }
 }
@@ -51,12 +74,26 @@ impl Fault {
 pub struct Origin {
     ns: Arc<Namespace>,
     nginx: Nginx,
+    port: SwitchPort,
     fault: Option<Fault>,
 }
 
+/// Where the origin's link ends: the namespace that switches, and the interface there.
+#[derive(Clone, Debug)]
+pub(crate) struct SwitchPort {
+    pub(crate) ns: Arc<Namespace>,
+    pub(crate) interface: &'static str,
+}
+
+impl SwitchPort {
+    fn set(&self, state: &str) -> Result<()> {
+        self.ns.ip(&format!("link set dev {} {state}\n", self.interface))
+    }
+}
+
 impl Origin {
-    pub(crate) fn start(ns: &Arc<Namespace>, dir: &Path, name: &str) -> Result<Self> {
-        Ok(Self { ns: Arc::clone(ns), nginx: Nginx::origin(ns, dir, name, HTTP_PORT)?, fault: None })
+    pub(crate) fn start(ns: &Arc<Namespace>, dir: &Path, name: &str, port: SwitchPort) -> Result<Self> {
+        Ok(Self { ns: Arc::clone(ns), nginx: Nginx::origin(ns, dir, name, HTTP_PORT)?, port, fault: None })
     }
 
     /// The namespace that it runs in.
@@ -85,7 +122,11 @@ impl Origin {
         match fault {
             Fault::Refused => self.nginx.kill()?,
             Fault::Hang => self.nginx.signal(Signal::SIGSTOP)?,
-            Fault::Blackhole => drop(run_with_input(&self.ns, "nft", &["-f", "-"], BLACK_HOLE)?.success()?),
+            Fault::Blackhole => self.nft(BLACK_HOLE)?,
+            Fault::Flap => self.nft(SILENCE)?,
+            Fault::Errors => self.nginx.switch(Manner::Errors, true)?,
+            Fault::Slow => self.nginx.switch(Manner::Slow, true)?,
+            Fault::LinkDown => self.port.set("down")?,
         }
         Ok(now_ns())
     }
@@ -100,12 +141,16 @@ impl Origin {
             None => bail!("origin in {} does not fail", self.ns.name()),
             Some(Fault::Refused) => self.nginx.resume()?,
             Some(Fault::Hang) => self.nginx.signal(Signal::SIGCONT)?,
-            Some(Fault::Blackhole) => {
-                let delete = "delete table inet lab_black_hole\n";
-                run_with_input(&self.ns, "nft", &["-f", "-"], delete)?.success()?;
-            }
+            Some(Fault::Blackhole | Fault::Flap) => self.nft("delete table inet lab_black_hole\n")?,
+            Some(Fault::Errors) => self.nginx.switch(Manner::Errors, false)?,
+            Some(Fault::Slow) => self.nginx.switch(Manner::Slow, false)?,
+            Some(Fault::LinkDown) => self.port.set("up")?,
         }
         self.fault = None;
         Ok(now_ns())
+    }
+
+    fn nft(&self, rules: &str) -> Result<()> {
+        run_with_input(&self.ns, "nft", &["-f", "-"], rules)?.success().map(drop)
     }
 }

@@ -14,13 +14,20 @@ use tempfile::TempDir;
 use crate::addr::{A, B, CLIENT, Family, HTTP_PORT, NODE, Segment};
 use crate::clock::wait_until;
 use crate::ns::Namespace;
-use crate::origin::Origin;
+use crate::origin::{Origin, SwitchPort};
+use crate::process::run;
 use crate::stop;
 use crate::sweep::{DIR_PREFIX, sweep, unique};
 
 /// 500 connections a second, each open for up to 5 s, in the load, and the same again in proxies.
 const OPEN_FILES_MIN: u64 = 16_384;
 const LINK_LIMIT: Duration = Duration::from_secs(5);
+
+/// The load takes 98 s to use a port of the client again, and an origin's TIME_WAIT lasts 60 s.
+const CLIENT_PORTS: &str = "16384 65535";
+/// How soon the node sees that a neighbour is gone: within 5 s, and not the minute of the defaults (30 s, 5 s, 1 s).
+const NEIGHBOURS: [(&str, &str); 3] =
+    [("base_reachable_time_ms", "2000"), ("delay_first_probe_time", "1"), ("retrans_time_ms", "300")];
 
 /// What to build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +49,6 @@ pub struct Lab {
     pub client: Arc<Namespace>,
     /// Where the daemon, proxies and local sockets are.
     pub node: Arc<Namespace>,
-    _net: Namespace,
     options: LabOptions,
     unique: String,
     dir: TempDir,
@@ -77,9 +83,16 @@ impl Lab {
         let (a, b) = (make("a")?, make("b")?);
         wire(&net, [&client, &node, &a, &b], options).context("cannot wire the lab")?;
         let (client, node, a, b) = (Arc::new(client), Arc::new(node), Arc::new(a), Arc::new(b));
-        let a = Origin::start(&a, dir.path(), "a")?;
-        let b = Origin::start(&b, dir.path(), "b")?;
-        let lab = Self { a, b, client, node, _net: net, options, unique, dir };
+        let net = Arc::new(net);
+        let port_a = SwitchPort { ns: Arc::clone(&net), interface: "port-a" };
+        let port_b = if options.two_links {
+            SwitchPort { ns: Arc::clone(&node), interface: "orig1" }
+        } else {
+            SwitchPort { ns: net, interface: "port-b" }
+        };
+        let a = Origin::start(&a, dir.path(), "a", port_a)?;
+        let b = Origin::start(&b, dir.path(), "b", port_b)?;
+        let lab = Self { a, b, client, node, options, unique, dir };
         for family in Family::ALL {
             wait_reachable(&lab.node, lab.origin_a(family))?;
             wait_reachable(&lab.node, lab.origin_b(family))?;
@@ -87,6 +100,32 @@ impl Lab {
             wait_reachable(&lab.client, lab.node_for_client(family, 1))?;
         }
         Ok(lab)
+    }
+
+    /// Makes the node a router, for clients that ask the origins themselves, and waits until they reach both.
+    ///
+    /// # Errors
+    ///
+    /// When an origin is not reached within 5 s.
+    pub fn forward(&self) -> Result<()> {
+        self.node.sysctl("ipv4/ip_forward", "1")?;
+        self.node.sysctl("ipv6/conf/all/forwarding", "1")?;
+        for family in Family::ALL {
+            wait_reachable(&self.client, self.origin_a(family))?;
+            wait_reachable(&self.client, self.origin_b(family))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the node has given up to resolve a's address: the entry is FAILED, or resolved anew after that.
+    ///
+    /// # Errors
+    ///
+    /// When `ip` fails.
+    pub fn neighbour_lost(&self, family: Family) -> Result<bool> {
+        let a = self.origin_a(family).ip().to_string();
+        let entry = run(&self.node, "ip", &["neigh", "show", "to", &a, "dev", "orig0"])?.success()?;
+        Ok(entry.contains("FAILED") || entry.contains("INCOMPLETE"))
     }
 
     /// What it was built with.
@@ -111,6 +150,12 @@ impl Lab {
     #[must_use]
     pub const fn interfaces(&self) -> &'static [&'static str] {
         if self.options.two_links { &["orig0", "orig1"] } else { &["orig0"] }
+    }
+
+    /// The node's client-facing interface.
+    #[must_use]
+    pub const fn client_interface(&self) -> &'static str {
+        "cli0"
     }
 
     /// Address of origin a.
@@ -190,6 +235,12 @@ fn wire(net: &Namespace, [client, node, a, b]: [&Namespace; 4], options: LabOpti
     if options.two_links {
         node.ip(&addresses("orig1", Segment::Orig1, NODE))?;
     }
+    for family in ["ipv4", "ipv6"] {
+        for (key, value) in NEIGHBOURS {
+            node.sysctl(&format!("{family}/neigh/orig0/{key}"), value)?;
+        }
+    }
+    client.sysctl("ipv4/ip_local_port_range", CLIENT_PORTS)?;
     a.ip(&addresses("eth0", Segment::Orig0, A))?;
     b.ip(&addresses("eth0", of_b, B))?;
     // Answers find back also to a flow that carries the node's address of the other link.

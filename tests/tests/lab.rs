@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use lab::{
-    Family, Fault, Lab, LabOptions, Load, LoadOptions, Method, Nginx, Outcome, PROXY_PORT, ProxyKind, Record, Wrk,
-    http_get, wait_until,
+    Family, Fault, HaProxy, Lab, LabOptions, Load, LoadOptions, Method, Nginx, Outcome, PROXY_PORT, ProxyKind, Record,
+    Wrk, http_get, now_ns, wait_until,
 };
 
 const ONE_LINK: LabOptions = LabOptions { two_links: false };
@@ -157,6 +157,149 @@ fn the_load_keeps_its_pace_and_counts_each_connection_once() -> Result<()> {
         let seconds = Duration::from_nanos(last.zip(first).map_or(0, |(last, first)| last - first)).as_secs_f64();
         let rate = f64::from(u32::try_from(records.len())?) / seconds;
         assert!((475.0..525.0).contains(&rate), "{rate} connections per second");
+    }
+    Ok(())
+}
+
+/// Turns `fault` on for a second of load and off again. Each connection's start in relation to the switches, 20 ms of
+/// which may have passed before they were stamped, and what became of it.
+fn switch_under_load(lab: &mut Lab, fault: Fault, family: Family, method: Method) -> Result<[Vec<Record>; 3]> {
+    let ended = |load: &Load, from_ns: u64| load.look(|all| all.iter().filter(|one| one.start_ns > from_ns).count());
+    let load = Load::start(&lab.node, LoadOptions { method, ..LoadOptions::figures(lab.origin_a(family)) })?;
+    wait_until("a steady load", 5 * SECOND, || ended(&load, 0) >= 200)?;
+    let fault_ns = lab.a.fail(fault)?;
+    let over = fault_ns + 500_000_000;
+    wait_until("half a second of the fault", 5 * SECOND, || now_ns() >= over)?;
+    let restore_ns = lab.a.restore()?;
+    wait_until("a steady load again", 5 * SECOND, || ended(&load, restore_ns) >= 400)?;
+    let all = load.finish()?;
+    let slack_ns = 20_000_000;
+    let pick = |range: std::ops::Range<u64>| {
+        all.iter().copied().filter(|one| range.contains(&one.start_ns)).collect::<Vec<_>>()
+    };
+    // In between the switch itself took place: either is right there.
+    Ok([pick(0..fault_ns - slack_ns), pick(fault_ns..restore_ns - slack_ns), pick(restore_ns..u64::MAX)])
+}
+
+fn all_well(records: &[Record]) -> bool {
+    let well = |one: &Record| one.outcome.is_ok() && one.origin == Some('a') && one.total_ns < 500_000_000;
+    records.len() >= 150 && records.iter().all(well)
+}
+
+#[test]
+fn errors_begin_and_end_at_once_and_hurt_no_connection() -> Result<()> {
+    let mut lab = Lab::new(ONE_LINK)?;
+    for (family, method) in [(Family::Ipv4, Method::Post), (Family::Ipv6, Method::Get)] {
+        let [before, during, after] = switch_under_load(&mut lab, Fault::Errors, family, method)?;
+        assert!(all_well(&before) && all_well(&after), "{family:?}");
+        assert!(during.len() > 150, "{}", during.len());
+        let other = during.iter().find(|one| one.outcome != Outcome::Status(503) || one.origin != Some('a'));
+        assert_eq!(other, None, "503 to everything, {family:?}");
+        let health = lab.origin_a(family);
+        lab.a.fail(Fault::Errors)?;
+        assert_eq!(lab.node.enter(|| http_get(health, "/healthz", SECOND))??.status, 503);
+        lab.a.restore()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_slow_origin_answers_the_same_two_seconds_late() -> Result<()> {
+    let mut lab = Lab::new(ONE_LINK)?;
+    let (family, method) = (Family::Ipv6, Method::Post);
+    let [before, during, after] = switch_under_load(&mut lab, Fault::Slow, family, method)?;
+    assert!(all_well(&before) && all_well(&after), "{family:?}");
+    assert!(during.len() > 150, "{}", during.len());
+    // nginx's clock ticks in milliseconds.
+    let late = |one: &Record| (1_990_000_000..2_600_000_000).contains(&one.total_ns);
+    let other = during.iter().find(|one| !one.outcome.is_ok() || one.origin != Some('a') || !late(one));
+    assert_eq!(other, None, "all answers two seconds late, {family:?}");
+    assert!(during.iter().all(|one| one.connect_ns.is_some_and(|took| took < 500_000_000)), "but accepted at once");
+    Ok(())
+}
+
+#[test]
+fn a_flap_silences_both_ways_and_loses_nothing() -> Result<()> {
+    let mut lab = Lab::new(ONE_LINK)?;
+    let (family, method) = (Family::Ipv4, Method::Get);
+    let [before, during, after] = switch_under_load(&mut lab, Fault::Flap, family, method)?;
+    let served = |one: &Record| one.outcome.is_ok() && one.origin == Some('a');
+    assert!(before.iter().chain(&during).chain(&after).all(served), "nothing is lost for good, {family:?}");
+    assert!(all_well(&after), "{family:?}");
+    assert!(during.len() > 150, "{}", during.len());
+    // The kernel repeats a SYN after a second.
+    assert!(during.iter().all(|one| one.connect_ns.is_some_and(|took| took > 500_000_000)), "{family:?}");
+    for family in Family::ALL {
+        let a = lab.origin_a(family);
+        lab.a.fail(Fault::Flap)?;
+        assert!(!lab.node.enter(|| host_answers(a))?, "a silent host tells nothing either");
+        lab.a.restore()?;
+        assert!(lab.node.enter(|| host_answers(a))?);
+    }
+    Ok(())
+}
+
+/// The entry of a neighbour whose link is down fails within seconds, that of b does not, and a serves again at once.
+#[test]
+fn a_link_that_is_down_costs_the_neighbours_entry() -> Result<()> {
+    let mut lab = Lab::new(ONE_LINK)?;
+    let addresses = Family::ALL.map(|family| lab.origin_a(family));
+    lab.a.fail(Fault::LinkDown)?;
+    let lost = || {
+        let lost = |family: Family| {
+            let a = lab.origin_a(family);
+            let connects =
+                lab.node.enter(|| TcpStream::connect_timeout(&a, Duration::from_millis(20)).is_ok()).unwrap_or(true);
+            !connects && lab.neighbour_lost(family).unwrap_or(false)
+        };
+        Family::ALL.into_iter().all(lost)
+    };
+    wait_until("both entries fail", 8 * SECOND, lost)?;
+    for family in Family::ALL {
+        let b = lab.origin_b(family);
+        assert!(lab.node.enter(|| http_get(b, "/", SECOND))?.is_ok(), "{b} has a link of its own");
+    }
+    lab.a.restore()?;
+    for a in addresses {
+        let serves = || lab.node.enter(|| http_get(a, "/", SECOND)).is_ok_and(|answer| answer.is_ok());
+        wait_until("a serves again", 3 * SECOND, serves)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_node_that_forwards_lets_clients_ask_the_origins_themselves() -> Result<()> {
+    for options in [ONE_LINK, TWO_LINKS] {
+        let lab = Lab::new(options)?;
+        let a = lab.origin_a(Family::Ipv4);
+        let early = lab.client.enter(|| TcpStream::connect_timeout(&a, Duration::from_millis(100)))?;
+        assert!(early.is_err(), "before that it forwards nothing");
+        lab.forward()?;
+        for family in Family::ALL {
+            for (address, name) in [(lab.origin_a(family), "a"), (lab.origin_b(family), "b")] {
+                let answer = lab.client.enter(|| http_get(address, "/", SECOND))??;
+                assert_eq!((answer.status, answer.origin.as_deref()), (200, Some(name)), "{address}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn haproxy_passes_the_origin_on() -> Result<()> {
+    let mut lab = Lab::new(ONE_LINK)?;
+    for family in Family::ALL {
+        let port = if family == Family::Ipv4 { PROXY_PORT } else { PROXY_PORT + 1 };
+        let _proxy = HaProxy::start(&lab.node, lab.dir(), port, lab.origin_a(family))?;
+        for outside in Family::ALL {
+            let address = lab.node_for_client(outside, port);
+            let answer = lab.client.enter(|| http_get(address, "/", SECOND))??;
+            assert_eq!((answer.status, answer.origin.as_deref()), (200, Some("a")));
+        }
+        lab.a.fail(Fault::Errors)?;
+        let address = lab.node_for_client(family, port);
+        assert_eq!(lab.client.enter(|| http_get(address, "/", SECOND))??.status, 503);
+        lab.a.restore()?;
     }
     Ok(())
 }

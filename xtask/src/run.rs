@@ -1,10 +1,11 @@
 //! `cargo xtask run`: the main job on real connections, or the daemon on a real configuration.
 //!
-//! [`plan`] says which episodes there are, [`stage`] plays them in the lab, [`figures`] judges what was recorded (pure),
+//! [`plan`] says which episodes there are, [`stage`] plays them, each in a [`scene`] of the lab, [`figures`] judges what was recorded (pure),
 //! and [`view`] shows it.
 
 mod figures;
 mod plan;
+mod scene;
 mod stage;
 mod view;
 
@@ -20,7 +21,7 @@ use lab::{LabConfig, require_root, stop};
 use crate::build::{self, target_dir};
 use crate::setup;
 use figures::Document;
-use plan::{Choice, EpisodeName, FamilyName, Route};
+use plan::{Choice, EpisodeName, Extent, FamilyName, MethodName, Route};
 use stage::Stage;
 use view::View;
 
@@ -31,10 +32,14 @@ const INTERRUPTED: u8 = 130;
 ///
 /// Exit status: 0 when every figure was met, 1 when not, 130 after Ctrl-C.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Run {
-    /// Each fault once, for the path `local` and IPv4.
-    #[arg(long)]
+    /// Refused, blackhole and hang once, for the path `local`, IPv4 and GET.
+    #[arg(long, conflicts_with = "full")]
     quick: bool,
+    /// Every combination, which takes about an hour.
+    #[arg(long)]
+    full: bool,
     /// Print one JSON document on standard output.
     #[arg(long)]
     json: bool,
@@ -44,10 +49,13 @@ pub(crate) struct Run {
     /// Only these address families.
     #[arg(long, value_enum, value_delimiter = ',')]
     family: Vec<FamilyName>,
+    /// Only these requests.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    method: Vec<MethodName>,
     /// Only these faults.
     #[arg(long, value_enum, value_delimiter = ',')]
     episode: Vec<EpisodeName>,
-    /// Without Sluice: what users see today. Nothing is judged.
+    /// Without Sluice: what users see today. Nothing is judged, but that the fault was felt.
     #[arg(long)]
     baseline: bool,
     /// Arguments for `sluice run`: no lab, the daemon itself.
@@ -65,9 +73,22 @@ impl Run {
         }
         require_root()?;
         stop::catch_signals();
-        let choice = Choice { quick: self.quick, routes: &self.path, families: &self.family, episodes: &self.episode };
+        let choice = Choice {
+            extent: if self.quick {
+                Extent::Quick
+            } else if self.full {
+                Extent::Full
+            } else {
+                Extent::Usual
+            },
+            routes: &self.path,
+            families: &self.family,
+            methods: &self.method,
+            episodes: &self.episode,
+        };
         let groups = choice.groups();
-        let mut stage = Stage::new(View::new(), &groups, (!self.baseline).then(|| binary(root)));
+        let limit = choice.limit();
+        let mut stage = Stage::new(View::new(), &groups, (!self.baseline).then(|| binary(root)), limit);
         stage.say(&LabConfig::differences());
         for group in &groups {
             // One broken group says nothing about the others, but nothing goes on after Ctrl-C.

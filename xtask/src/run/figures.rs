@@ -1,4 +1,6 @@
-//! From records and events to the figures of design.md §11, and whether they meet the table of the main job. Pure.
+//! From records and events to the figures of design.md §11, and whether they meet what is asked of them ([`limits`]). Pure.
+
+mod limits;
 
 use lab::{Event, Fault, Method, Record};
 use serde::Serialize;
@@ -7,14 +9,14 @@ use super::plan::Route;
 
 /// Only connections that started this long before the fault count. Unit: ns.
 pub(crate) const BEFORE_NS: u64 = 5_000_000_000;
+/// After the client timeout, every connection of the window has ended. Unit: ns.
+pub(crate) const ENDED_NS: u64 = 5_200_000_000;
 /// An answer that took longer is slow, and its connection was not simply steered. Unit: ns.
 const SLOW_NS: u64 = 500_000_000;
 /// A trial's event and its socket's start lie this close together. Unit: ns.
 const TRIAL_NS: u64 = 200_000_000;
 /// A proxied request started at most this long before the trial that it caused. Unit: ns.
 const PROXIED_TRIAL_NS: u64 = 100_000_000;
-/// Between a connection's start in the load and the kernel's choice for it. Unit: ns.
-const CHOICE_NS: u64 = 5_000_000;
 /// A fault takes effect while the tool that makes it has yet to return. Unit: ns.
 const EFFECT_NS: u64 = 20_000_000;
 /// So many connections in a row on a mean that traffic is back, and not a trial.
@@ -23,16 +25,19 @@ const BACK_RUN: usize = 20;
 const LATE_MS_MAX: f64 = 5.0;
 /// Connections listed where a figure was missed.
 const STRAYS_MAX: usize = 40;
-/// Half-open trials an episode may cost.
-const TRIALS_MAX: usize = 3;
 
 /// What an episode left behind. All stamps are monotonic ns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence<'a> {
     pub(crate) route: Route,
     pub(crate) family: &'static str,
+    pub(crate) method: Method,
     pub(crate) links: u8,
     pub(crate) fault: Fault,
+    /// Whether Sluice was there to be judged.
+    pub(crate) judged: bool,
+    /// Whether the node was seen to have lost a's address; only looked for where a's link is down.
+    pub(crate) neighbour_lost: bool,
     /// `SERVICE/ORIGIN` of a.
     pub(crate) object: &'a str,
     pub(crate) window_ns: u64,
@@ -44,11 +49,25 @@ pub(crate) struct Evidence<'a> {
     pub(crate) steered: Option<Steered>,
 }
 
-/// Growth of `sluice_steered_total` while the fault lasted.
+/// Growth of `sluice_steered_total` by hook, and of the service's `sluice_rescue_total`, while the fault lasted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Steered {
     pub(crate) connect: u64,
     pub(crate) tc_egress: u64,
+    pub(crate) tc_client: u64,
+    pub(crate) rescued: u64,
+}
+
+impl Steered {
+    /// What was counted after `before`.
+    pub(crate) const fn since(self, before: Self) -> Self {
+        Self {
+            connect: self.connect.saturating_sub(before.connect),
+            tc_egress: self.tc_egress.saturating_sub(before.tc_egress),
+            tc_client: self.tc_client.saturating_sub(before.tc_client),
+            rescued: self.rescued.saturating_sub(before.rescued),
+        }
+    }
 }
 
 /// Who moved the traffic.
@@ -79,6 +98,8 @@ pub(crate) struct Report {
     pub(crate) acted: Vec<Actor>,
     pub(crate) links: u8,
     pub(crate) steered: Option<Steered>,
+    /// How much longer a connect took while the fault lasted, at the 99th percentiles; through a proxy an answer.
+    pub(crate) added_ms_p99: Option<f64>,
     /// Lateness of the load itself.
     pub(crate) late_ms_p99: Option<f64>,
     /// Figures that were not met; empty is good.
@@ -119,7 +140,7 @@ impl Evidence<'_> {
     pub(crate) fn judge(&self) -> Report {
         let (trial_count, is_trial) = self.trials();
         let window: Vec<(&Record, bool)> = (self.records.iter().zip(is_trial))
-            .filter(|(record, _)| (self.window_ns..=self.restore_ns).contains(&record.start_ns))
+            .filter(|(record, _)| (self.window_ns..=self.until_ns()).contains(&record.start_ns))
             .collect();
         let others = || window.iter().filter(|(_, trial)| !trial).map(|&(record, _)| record);
         let failed: Vec<&Record> =
@@ -136,7 +157,7 @@ impl Evidence<'_> {
             name: self.fault.name(),
             family: self.family,
             path: self.route,
-            method: Method::Get,
+            method: self.method,
             tried: window.len(),
             failed: failed.len(),
             inflight: others().filter(|record| !record.outcome.is_ok() && self.in_flight(record)).count(),
@@ -149,12 +170,13 @@ impl Evidence<'_> {
             acted: self.acted(),
             links: self.links,
             steered: self.steered,
+            added_ms_p99: self.added_ms_p99(&window),
             late_ms_p99: p99_ms(window.iter().map(|(record, _)| record.late_ns).collect()),
             missed: Vec::new(),
             local_trouble: Vec::new(),
             strays: Vec::new(),
         };
-        report.missed = self.missed(&report, &failed);
+        report.missed = if self.judged { self.missed(&report, &failed) } else { self.not_felt(&report) };
         if !report.missed.is_empty() {
             let stray =
                 |record: &&Record| !direct(record) && !self.in_flight(record) && record.end_ns() > self.fault_ns;
@@ -164,6 +186,27 @@ impl Evidence<'_> {
         }
         report.local_trouble = self.local_trouble(&report);
         report
+    }
+
+    /// End of the window: a flap is judged by what its aftermath costs, too.
+    const fn until_ns(&self) -> u64 {
+        match self.fault {
+            Fault::Flap => self.restore_ns + ENDED_NS,
+            _ => self.restore_ns,
+        }
+    }
+
+    /// Of what was not a trial, against the same before the fault.
+    fn added_ms_p99(&self, window: &[(&Record, bool)]) -> Option<f64> {
+        let p99 = |during: bool| {
+            let records = window.iter().filter(|(record, trial)| !trial && (record.start_ns > self.fault_ns) == during);
+            let took =
+                |record: &Record| if self.route.is_proxied() { Some(record.total_ns) } else { record.connect_ns };
+            // What was under way when the fault began is no measure of what was before.
+            let records = records.filter(|(record, _)| during || record.end_ns() <= self.fault_ns);
+            p99_ms(records.filter_map(|(record, _)| took(record)).collect())
+        };
+        Some(p99(true)? - p99(false)?)
     }
 
     /// One connection, in words.
@@ -187,7 +230,7 @@ impl Evidence<'_> {
 
     fn during(&self) -> impl Iterator<Item = &Event> {
         let begin_ns = self.fault_ns.saturating_sub(EFFECT_NS);
-        self.events.iter().filter(move |event| (begin_ns..=self.restore_ns).contains(&event.at_ns))
+        self.events.iter().filter(move |event| (begin_ns..=self.until_ns()).contains(&event.at_ns))
     }
 
     /// How many trials there were, and which records they were.
@@ -214,7 +257,7 @@ impl Evidence<'_> {
     }
 
     fn is_of_trial(&self, record: &Record, event: &Event) -> bool {
-        if self.route == Route::Nginx {
+        if self.route.is_proxied() {
             // The port is the proxy's. Only a request that the trial hurt, or brought to a, can be told from the rest.
             let marked = !record.outcome.is_ok() || record.total_ns > SLOW_NS || record.origin == Some('a');
             let since = event.at_ns.checked_sub(record.start_ns);
@@ -225,6 +268,9 @@ impl Evidence<'_> {
 
     fn acted(&self) -> Vec<Actor> {
         let mut acted = Vec::new();
+        if self.steered.is_some_and(|steered| steered.rescued > 0) {
+            acted.push(Actor::Rescue);
+        }
         // The other family's service sees the same fault; what acted there is not what acted here.
         let service = |object: &'_ str| object.split('/').next().map(str::to_owned);
         for event in self.during().filter(|event| service(&event.object) == service(self.object)) {
@@ -239,50 +285,6 @@ impl Evidence<'_> {
             }
         }
         acted
-    }
-
-    /// The table of the main job.
-    fn missed(&self, report: &Report, failed: &[&Record]) -> Vec<String> {
-        let (failed_max, inflight_max, all_ms_max) = match self.fault {
-            Fault::Refused => (Some(10), Some(5), 50.0),
-            Fault::Blackhole => (Some(0), Some(5), 500.0),
-            Fault::Hang => (None, None, 600.0),
-        };
-        let mut missed = Vec::new();
-        let mut at_most = |what: &str, got: usize, most: Option<usize>| {
-            if let Some(most) = most.filter(|&most| got > most) {
-                missed.push(format!("{what} {got} > {most}"));
-            }
-        };
-        at_most("failed", report.failed, failed_max);
-        at_most("inflight", report.inflight, inflight_max);
-        at_most("trials", report.trials, Some(TRIALS_MAX));
-        if self.fault == Fault::Hang {
-            missed.extend(self.failed_after_trip(failed));
-        }
-        match report.all_on_standby_ms {
-            None => missed.push("traffic never settled on b".to_owned()),
-            Some(all_ms) if all_ms > all_ms_max => missed.push(format!("all on b after {all_ms:.1} > {all_ms_max} ms")),
-            Some(_) => {}
-        }
-        if report.back_ms.is_none() {
-            missed.push("traffic did not come back to a".to_owned());
-        }
-        if self.route == Route::Packet {
-            match self.steered {
-                Some(Steered { connect: 0, tc_egress: 1.. }) => {}
-                other => missed.push(format!("NAT not proved to do it: steered {other:?}")),
-            }
-        }
-        missed
-    }
-
-    /// In a hang, only requests sent before the trip may fail.
-    fn failed_after_trip(&self, failed: &[&Record]) -> Option<String> {
-        let trip = self.during().find(|event| event.what == "trip" && event.object == self.object);
-        let Some(trip) = trip else { return Some("no trip".to_owned()) };
-        let late = failed.iter().filter(|record| record.start_ns > trip.at_ns + CHOICE_NS).count();
-        (late > 0).then(|| format!("{late} failed that were sent after the trip"))
     }
 
     fn local_trouble(&self, report: &Report) -> Vec<String> {

@@ -139,20 +139,21 @@ impl Drop for View {
 /// One line on one episode.
 pub(super) fn summary(report: &Report, judged: bool) -> String {
     let verdict = match (judged, report.missed.as_slice()) {
-        (false, _) => String::new(),
+        (false, []) => String::new(),
         (true, []) => "ok".to_owned(),
-        (true, missed) => format!("MISSED {}", missed.join("; ")),
+        (_, missed) => format!("MISSED {}", missed.join("; ")),
     };
     format!("{}  {verdict}", row(report))
 }
 
 fn row(report: &Report) -> String {
-    let Report { path, family, links, name, tried, failed, inflight, slow, trials, .. } = report;
+    let Report { path, family, method, links, name, tried, failed, inflight, slow, trials, .. } = report;
     let time = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"));
     let acted: Vec<String> = report.acted.iter().map(|actor| format!("{actor:?}").to_lowercase()).collect();
     format!(
-        "{:<7}{family:<5}{links:>2} {name:<10}{tried:>6}{failed:>7}{inflight:>9}{slow:>6}{trials:>7}{:>8}{:>9}{:>9}{:>9}  {}",
+        "{:<10}{family:<5}{:<5}{links:>2} {name:<10}{tried:>6}{failed:>7}{inflight:>9}{slow:>6}{trials:>7}{:>8}{:>9}{:>9}{:>9}  {}",
         path.name(),
+        format!("{method:?}").to_uppercase(),
         time(report.connect_ms_p99),
         time(report.first_on_standby_ms),
         time(report.all_on_standby_ms),
@@ -166,9 +167,10 @@ pub(super) fn table(document: &Document) -> io::Result<()> {
     let mut out = io::stderr().lock();
     writeln!(
         out,
-        "\n{:<7}{:<5}{:>2} {:<10}{:>6}{:>7}{:>9}{:>6}{:>7}{:>8}{:>9}{:>9}{:>9}  acted",
+        "\n{:<10}{:<5}{:<5}{:>2} {:<10}{:>6}{:>7}{:>9}{:>6}{:>7}{:>8}{:>9}{:>9}{:>9}  acted",
         "path",
         "ip",
+        "asks",
         "on",
         "fault",
         "tried",

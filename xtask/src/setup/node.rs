@@ -13,11 +13,12 @@ const BPFFS: &str = "/sys/fs/bpf";
 
 /// Program, and Debian's package for it.
 ///
-/// nginx is origin and proxy of the lab, wrk its load, nft its faults; ip and nsenter make and enter its namespaces;
+/// nginx is origin and proxy of the lab, haproxy another proxy, wrk its load, nft its faults; ip and nsenter make and enter its namespaces;
 /// curl is the user who asks. cargo-fmt and cargo-clippy are steps of `cargo xtask test`, missing where cargo itself
 /// came from Debian.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 9] = [
     ("nginx", "nginx-light"),
+    ("haproxy", "haproxy"),
     ("wrk", "wrk"),
     ("ip", "iproute2"),
     ("nft", "nftables"),
@@ -78,19 +79,21 @@ fn ensure_programs() -> anyhow::Result<()> {
     if let Some((program, package)) = missing.iter().find(|(program, _)| command::find(program).is_none()) {
         bail!("{package} is installed, but `{program}` is still not to be found");
     }
-    if missing.iter().any(|(program, _)| *program == "nginx") {
-        keep_nginx_from_booting();
+    for service in ["nginx", "haproxy"] {
+        if missing.iter().any(|(program, _)| *program == service) {
+            keep_from_booting(service);
+        }
     }
     Ok(())
 }
 
-/// The package enables its service for the next boot, where it would take port 80. Only the program is wanted, and only
+/// The package enables its service for the next boot, where nginx would take port 80. Only the program is wanted, and only
 /// a service that this set-up brought is touched.
-fn keep_nginx_from_booting() {
+fn keep_from_booting(service: &str) {
     let Some(systemctl) = command::find("systemctl") else { return };
-    match command::output(command::foreign(systemctl).args(["disable", "nginx.service"])) {
-        Ok(_) => announce("nginx is installed but not started, and its service is disabled"),
-        Err(error) => announce(&format!("nginx is installed but may start at the next boot: {error:#}")),
+    match command::output(command::foreign(systemctl).args(["disable", &format!("{service}.service")])) {
+        Ok(_) => announce(&format!("{service} is installed but not started, and its service is disabled")),
+        Err(error) => announce(&format!("{service} is installed but may start at the next boot: {error:#}")),
     }
 }
 
