@@ -9,10 +9,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Keeps positions non-negative after a look back.
+/// Keeps positions and clocks non-negative after a look back.
 const BASE: u64 = 1 << 33;
-/// What the node offers throughout.
+/// Window of the SYN.
 const WINDOW: u16 = 60_000;
+/// Runs that are tried, if `PROPTEST_CASES` says nothing else.
+const CASES: u32 = 600;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -62,7 +64,36 @@ enum Op {
     },
 }
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
+/// What a header says besides.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    window: u16,
+    clock: Clock,
+}
+
+/// The timestamps option of a header.
+#[derive(Clone, Copy, Debug)]
+enum Clock {
+    /// The header has none.
+    Missing,
+    /// The node's clock since its newest stamp. From the origin: that of its echo.
+    Newest(i32),
+    /// From the origin: the echo of the node's stamp so many before the newest.
+    Before(u8),
+}
+
+fn header() -> impl Strategy<Value = Header> {
+    let window = prop_oneof![1 => Just(0), 4 => any::<u16>()];
+    let clock = prop_oneof![
+        1 => Just(Clock::Missing),
+        8 => (-1i32..4).prop_map(Clock::Newest),
+        4 => (0u8..6).prop_map(Clock::Before),
+        1 => (-(1 << 29)..1 << 29).prop_map(Clock::Newest),
+    ];
+    (window, clock).prop_map(|(window, clock)| Header { window, clock })
+}
+
+fn ops() -> impl Strategy<Value = Vec<(Op, Header)>> {
     let fin = || prop::bool::weighted(0.05);
     let ack = || prop_oneof![2 => any::<u8>(), 1 => Just(u8::MAX)];
     let op = prop_oneof![
@@ -78,14 +109,16 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
             .prop_map(|(off, len, ahead, fin)| Op::Forged { off, len, ahead, fin }),
         3 => (0u16..400).prop_map(|ms| Op::Wait { ms }),
     ];
+    let op = (op, header());
     // The node's reset ends everything, so it comes last or not at all.
-    (prop::collection::vec(op, 1..60), prop::bool::weighted(0.2)).prop_map(|(mut ops, abort)| {
-        ops.extend(abort.then_some(Op::NodeReset));
+    (prop::collection::vec(op, 1..60), prop::option::weighted(0.2, header())).prop_map(|(mut ops, abort)| {
+        ops.extend(abort.map(|header| (Op::NodeReset, header)));
         ops
     })
 }
 
-/// One line of the log: `node` or not, the positions of its bytes, FIN (which takes a position), acknowledgement, time.
+/// One line of the log: `node` or not, the positions of its bytes, FIN (which takes a position), acknowledgement, window as
+/// it stands in the header, time. `stamp`: the node's clock, or what the origin echoes of it.
 #[derive(Clone, Copy)]
 struct Line {
     node: bool,
@@ -93,6 +126,8 @@ struct Line {
     len: u64,
     fin: bool,
     ack: u64,
+    window: u16,
+    stamp: Option<u64>,
     at: u64,
 }
 
@@ -109,6 +144,14 @@ impl Line {
 /// All packets so far.
 #[derive(Default)]
 struct Log(Vec<Line>);
+
+/// The numbers of a handshake, for whatever asks the log.
+#[derive(Clone, Copy, Debug)]
+struct Handshake {
+    rtt_ns: u64,
+    shift: u8,
+    forwarded: bool,
+}
 
 impl Log {
     /// First position that a side has not used yet.
@@ -155,6 +198,40 @@ impl Log {
         (0..self.0.len()).rev().find(|&i| !self.0[i].node && self.is_new(i)).map(|i| self.0[i].at)
     }
 
+    /// Whether line `i` bears a stamp that is newer than all that the node sent before; the SYN had the first.
+    fn is_fresh(&self, i: usize) -> bool {
+        let before = self.0[..i].iter().filter(|line| line.node).filter_map(|line| line.stamp).max();
+        self.0[i].node && self.0[i].stamp > Some(before.unwrap_or(0).max(BASE))
+    }
+
+    /// The stamp whose echo is waited for, and when it was sent: the first line with new bytes and a fresh stamp behind the
+    /// one whose echo, or a later stamp's, came last.
+    fn waiting(&self) -> Option<(u64, u64)> {
+        let mut waiting = None;
+        for (i, line) in self.0.iter().enumerate() {
+            match (waiting, line.stamp) {
+                (None, Some(stamp)) if line.node && self.is_new(i) && self.is_fresh(i) => {
+                    waiting = Some((stamp, line.at));
+                }
+                (Some((stamp, _)), Some(echo)) if !line.node && echo >= stamp => waiting = None,
+                _ => {}
+            }
+        }
+        waiting
+    }
+
+    /// What the node offered last. Unit: bytes.
+    fn window(&self, shift: u8) -> u64 {
+        let last = self.0.iter().rev().find(|line| line.node);
+        last.map_or(WINDOW.into(), |line| u64::from(line.window) * 2_u64.pow(shift.into()))
+    }
+
+    /// Whether the last packet closed the origin's window.
+    fn has_shut(&self) -> bool {
+        let mut windows = self.0.iter().rev().filter(|line| !line.node).map(|line| line.window);
+        windows.next() == Some(0) && windows.next() != Some(0)
+    }
+
     fn closed(&self) -> bool {
         self.has_fin(true)
             && self.has_fin(false)
@@ -164,11 +241,20 @@ impl Log {
 
     /// What one more packet means.
     fn push(&mut self, line: Line) -> Effects {
-        let (request, had_fin) = (self.request(), self.has_fin(line.node));
+        let (request, waiting, had_fin) = (self.request(), self.waiting(), self.has_fin(line.node));
         self.0.push(line);
         let new = self.is_new(self.0.len() - 1);
         let mut bits = if self.closed() { Effects::CLOSED } else { 0 };
-        let mut request_ns = 0;
+        let (mut request_ns, mut sample_ns) = (0, 0);
+        if !line.node {
+            if let Some((stamp, at)) = waiting
+                && line.stamp >= Some(stamp)
+            {
+                bits |= if line.stamp == Some(stamp) { Effects::SAMPLE } else { 0 };
+                sample_ns = at;
+            }
+            bits |= if self.has_shut() { Effects::ZERO_WINDOW } else { 0 };
+        }
         if line.node {
             bits |= match (line.len > 0, new, request) {
                 (false, ..) => 0,
@@ -186,14 +272,25 @@ impl Log {
                 (bits, request_ns) = (bits | Effects::VOID, at);
             }
         }
-        Effects { bits, request_ns, ..Effects::default() }
+        Effects { bits, sample_ns, request_ns }
     }
 
-    /// What a RST of the origin at a position means. `rtt_ns` is the handshake's.
-    fn reset(&self, position: u64, at: u64, rtt_ns: u64) -> Effects {
+    /// What a RST of the node means.
+    fn abort(&self, handshake: Handshake) -> Effects {
+        let whose = if handshake.forwarded { Effects::CLIENT_ABORT } else { Effects::LOCAL_DROP };
+        let (void, request_ns) = self.request().map_or((0, 0), |at| (Effects::VOID, at));
+        Effects { bits: whose | Effects::CLOSED | void, request_ns, sample_ns: 0 }
+    }
+
+    /// What a RST of the origin at a position means.
+    fn reset(&self, position: u64, at: u64, handshake: Handshake) -> Effects {
         if position != self.next(false) && position != self.acked(true) {
             let ahead = low(position.wrapping_sub(self.acked(true)));
-            let bits = if ahead < WINDOW.into() { Effects::RST_SUSPECT } else { Effects::RST_FORGED };
+            let bits = if u64::from(ahead) < self.window(handshake.shift) {
+                Effects::RST_SUSPECT
+            } else {
+                Effects::RST_FORGED
+            };
             return Effects { bits, ..Effects::default() };
         }
         let (request_ns, fin) = (self.request().unwrap_or(0), self.has_fin(false));
@@ -202,7 +299,9 @@ impl Log {
         let bits = match self.payload() {
             _ if fin => Effects::RESET_IDLE | void,
             None => Effects::RESET_EARLY,
-            Some(last) if unacknowledged || at - last <= (4 * rtt_ns).max(200_000_000) => Effects::RESET_MID | void,
+            Some(last) if unacknowledged || at - last <= (4 * handshake.rtt_ns).max(200_000_000) => {
+                Effects::RESET_MID | void
+            }
             Some(_) => Effects::RESET_IDLE | void,
         };
         Effects { bits: bits | Effects::CLOSED, request_ns, ..Effects::default() }
@@ -220,11 +319,25 @@ struct Pair {
     log: Log,
     isn: u32,
     origin_isn: u32,
-    rtt_ns: u64,
+    /// The SYN's stamp.
+    stamp_isn: u32,
+    handshake: Handshake,
     now: u64,
 }
 
 impl Pair {
+    fn new((isn, origin_isn, stamp_isn): (u32, u32, u32), handshake: Handshake) -> Self {
+        let syn_ns = 1_000_000_000;
+        let flags = if handshake.forwarded { FORWARDED } else { 0 };
+        let attempt = HalfOpen { syn_ns, isn, window: WINDOW, flags, ..HalfOpen::default() };
+        let stamps = Stamps { value: 1, echo: stamp_isn };
+        let syn_ack =
+            Segment { seq: origin_isn, ack: isn.wrapping_add(1), flags: SYN | ACK, stamps, ..Segment::default() };
+        let now = syn_ns + handshake.rtt_ns;
+        let flow = establish(&attempt, &syn_ack, handshake.shift, now);
+        Self { flow, log: Log::default(), isn, origin_isn, stamp_isn, handshake, now }
+    }
+
     fn seq(&self, node: bool, position: u64) -> u32 {
         let isn = if node { self.isn } else { self.origin_isn };
         isn.wrapping_add(1).wrapping_add(low(position.wrapping_sub(BASE)))
@@ -236,16 +349,39 @@ impl Pair {
         low + (high - low) * u64::from(share) / 255
     }
 
-    fn send(&mut self, node: bool, from: u64, len: u64, fin: bool, ack: u64) -> (Effects, Effects) {
-        let line = Line { node, from, len, fin, ack, at: self.now };
-        let flags = ACK | if fin { FIN } else { 0 };
+    /// The node's clock that a header bears, or echoes.
+    fn stamp(&self, node: bool, clock: Clock) -> Option<u64> {
+        let sent: Vec<u64> = self.log.0.iter().filter(|line| line.node).filter_map(|line| line.stamp).collect();
+        let newest = sent.iter().copied().max().unwrap_or(0).max(BASE);
+        match clock {
+            Clock::Missing => None,
+            Clock::Newest(ahead) => Some(newest.saturating_add_signed(ahead.into())),
+            // The node's own clock has no such choice: it stands still.
+            Clock::Before(_) if node => Some(newest),
+            Clock::Before(back) => Some(sent.iter().rev().nth(back.into()).copied().unwrap_or(BASE)),
+        }
+    }
+
+    /// A stamp in the header. The other side's clock, which means nothing here, is never 0.
+    fn stamps(&self, node: bool, stamp: Option<u64>) -> Stamps {
+        let clock = |stamp: u64| self.stamp_isn.wrapping_add(low(stamp.wrapping_sub(BASE)));
+        match stamp.map(clock) {
+            None => Stamps::default(),
+            Some(value) if node => Stamps { value, echo: 7 },
+            Some(echo) => Stamps { value: 9, echo },
+        }
+    }
+
+    fn send(&mut self, node: bool, bytes: (u64, u64, bool), ack: u64, header: Header) -> (Effects, Effects) {
+        let ((from, len, fin), window, stamp) = (bytes, header.window, self.stamp(node, header.clock));
+        let line = Line { node, from, len, fin, ack, window, stamp, at: self.now };
         let segment = Segment {
             seq: self.seq(node, from),
             ack: self.seq(!node, ack),
             len: low(len),
-            flags,
-            window: WINDOW,
-            stamps: Stamps::default(),
+            flags: ACK | if fin { FIN } else { 0 },
+            window,
+            stamps: self.stamps(node, stamp),
         };
         let now = self.now;
         let got =
@@ -254,59 +390,65 @@ impl Pair {
     }
 
     /// New bytes, or, after the FIN, nothing but it again.
-    fn data(&mut self, node: bool, lost: u16, len: u16, fin: bool, ack: u8) -> (Effects, Effects) {
-        let (next, ack) = (self.log.next(node), self.ack(node, ack));
+    fn data(&mut self, node: bool, new: (u16, u16, bool), ack: u8, header: Header) -> (Effects, Effects) {
+        let ((lost, len, fin), next, ack) = (new, self.log.next(node), self.ack(node, ack));
         if self.log.has_fin(node) {
-            return self.send(node, next - 1, 0, true, ack);
+            return self.send(node, (next - 1, 0, true), ack, header);
         }
-        self.send(node, next + u64::from(lost), u64::from(len), fin, ack)
+        self.send(node, (next + u64::from(lost), len.into(), fin), ack, header)
     }
 
-    fn again(&mut self, node: bool, back: u16, ack: u8) -> Option<(Effects, Effects)> {
+    fn again(&mut self, node: bool, back: u16, ack: u8, header: Header) -> Option<(Effects, Effects)> {
         let (end, ack) = (self.log.next(node) - u64::from(self.log.has_fin(node)), self.ack(node, ack));
         let from = end.saturating_sub(u64::from(back)).max(BASE);
-        (from < end).then(|| self.send(node, from, end - from, false, ack))
+        (from < end).then(|| self.send(node, (from, end - from, false), ack, header))
     }
 
-    fn reset(&mut self, at: u8, off: i32) -> (Effects, Effects) {
+    fn reset(&mut self, at: u8, off: i32, header: Header) -> (Effects, Effects) {
         let (next, acked) = (self.log.next(false), self.log.acked(true));
         let position = match at {
             0 => next,
             1 => acked,
+            // Around the edge of the window.
+            2 => acked.wrapping_add(self.log.window(self.handshake.shift)).wrapping_add_signed(i64::from(off % 3)),
             _ => next.wrapping_add_signed(i64::from(off)),
         };
-        let segment = Segment { seq: self.seq(false, position), flags: RST, ..Segment::default() };
-        (from_origin(&mut self.flow, &segment, self.now), self.log.reset(position, self.now, self.rtt_ns))
+        let stamps = self.stamps(false, self.stamp(false, header.clock));
+        let segment = Segment { seq: self.seq(false, position), flags: RST, stamps, ..Segment::default() };
+        (from_origin(&mut self.flow, &segment, self.now), self.log.reset(position, self.now, self.handshake))
     }
 
-    fn step(&mut self, op: &Op) -> Option<(Effects, Effects)> {
+    fn forged(&mut self, off: i32, len: u16, ahead: u32, fin: bool, header: Header) -> (Effects, Effects) {
+        let segment = Segment {
+            seq: self.seq(false, self.log.next(false)).wrapping_add_signed(off),
+            ack: self.seq(true, self.log.next(true)).wrapping_add(ahead),
+            len: len.into(),
+            flags: ACK | if fin { FIN } else { 0 },
+            window: header.window,
+            stamps: self.stamps(false, self.stamp(false, header.clock)),
+        };
+        let before = self.flow;
+        let got = from_origin(&mut self.flow, &segment, self.now);
+        assert_eq!(self.flow, before, "forged bytes change nothing");
+        (got, Effects { bits: Effects::FORGED, ..Effects::default() })
+    }
+
+    fn step(&mut self, op: &Op, header: Header) -> Option<(Effects, Effects)> {
+        let nothing = |by_node: bool, pair: &Self| (pair.log.next(by_node), 0, false);
         Some(match *op {
-            Op::NodeData { len, fin, ack } => self.data(true, 0, len, fin, ack),
-            Op::OriginData { lost, len, fin, ack } => self.data(false, lost, len, fin, ack),
-            Op::NodeAgain { back, ack } => return self.again(true, back, ack),
-            Op::OriginAgain { back, ack } => return self.again(false, back, ack),
-            Op::NodeAck { ack } => self.send(true, self.log.next(true), 0, false, self.ack(true, ack)),
-            Op::OriginAck { ack } => self.send(false, self.log.next(false), 0, false, self.ack(false, ack)),
-            Op::OriginReset { at, off } => self.reset(at, off),
-            Op::Forged { off, len, ahead, fin } => {
-                let seq = self.seq(false, self.log.next(false)).wrapping_add_signed(off);
-                let ack = self.seq(true, self.log.next(true)).wrapping_add(ahead);
-                let flags = ACK | if fin { FIN } else { 0 };
-                let before = self.flow;
-                let got = from_origin(
-                    &mut self.flow,
-                    &Segment { seq, ack, len: len.into(), flags, window: WINDOW, stamps: Stamps::default() },
-                    self.now,
-                );
-                assert_eq!(self.flow, before, "forged bytes change nothing");
-                (got, Effects { bits: Effects::FORGED, ..Effects::default() })
-            }
+            Op::NodeData { len, fin, ack } => self.data(true, (0, len, fin), ack, header),
+            Op::OriginData { lost, len, fin, ack } => self.data(false, (lost, len, fin), ack, header),
+            Op::NodeAgain { back, ack } => return self.again(true, back, ack, header),
+            Op::OriginAgain { back, ack } => return self.again(false, back, ack, header),
+            Op::NodeAck { ack } => self.send(true, nothing(true, self), self.ack(true, ack), header),
+            Op::OriginAck { ack } => self.send(false, nothing(false, self), self.ack(false, ack), header),
+            Op::OriginReset { at, off } => self.reset(at, off, header),
+            Op::Forged { off, len, ahead, fin } => self.forged(off, len, ahead, fin, header),
             Op::NodeReset => {
-                let request_ns = self.log.request().unwrap_or(0);
-                let void = if request_ns == 0 { 0 } else { Effects::VOID };
-                let segment = Segment { seq: self.seq(true, self.log.next(true)), flags: RST, ..Segment::default() };
-                let got = from_node(&mut self.flow, &segment, || 0);
-                (got, Effects { bits: Effects::LOCAL_DROP | Effects::CLOSED | void, request_ns, ..Effects::default() })
+                let stamps = self.stamps(true, self.stamp(true, header.clock));
+                let segment =
+                    Segment { seq: self.seq(true, self.log.next(true)), flags: RST, stamps, ..Segment::default() };
+                (from_node(&mut self.flow, &segment, || 0), self.log.abort(self.handshake))
             }
             Op::Wait { ms } => {
                 self.now += u64::from(ms) * 1_000_000;
@@ -321,25 +463,36 @@ fn isn() -> impl Strategy<Value = u32> {
     prop_oneof![any::<u32>(), u32::MAX - 4000..=u32::MAX, i32::MAX as u32 - 4000..=i32::MAX as u32 + 10]
 }
 
+fn handshake() -> impl Strategy<Value = Handshake> {
+    (1u64..200_000, 0u8..=14, any::<bool>()).prop_map(|(rtt_us, shift, forwarded)| Handshake {
+        rtt_ns: rtt_us * 1000,
+        shift,
+        forwarded,
+    })
+}
+
+/// As the environment has it (`PROPTEST_CASES`, `PROPTEST_RNG_SEED`), which is how `cargo xtask fuzz track` asks for more.
+fn config() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().map_or(CASES, |cases| cases.parse().expect("a number of cases"));
+    ProptestConfig { cases, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn any_run_of_packets_means_what_the_model_says(
-        isn in isn(), origin_isn in isn(), rtt_us in 1u64..200_000, ops in ops(),
+        isns in (isn(), isn(), isn()), handshake in handshake(), ops in ops(),
     ) {
-        let (syn_ns, rtt_ns) = (1_000_000_000, rtt_us * 1000);
-        let attempt = HalfOpen { syn_ns, isn, window: WINDOW, ..HalfOpen::default() };
-        let syn_ack = Segment { seq: origin_isn, ack: isn.wrapping_add(1), flags: SYN | ACK, ..Segment::default() };
-        let flow = establish(&attempt, &syn_ack, 0, syn_ns + rtt_ns);
-        let mut pair = Pair { flow, log: Log::default(), isn, origin_isn, rtt_ns, now: syn_ns + rtt_ns };
-        for (i, op) in ops.iter().enumerate() {
-            let Some((got, want)) = pair.step(op) else { continue };
-            prop_assert_eq!(got, want, "packet {}: {:?}", i, op);
+        let mut pair = Pair::new(isns, handshake);
+        for (i, (op, header)) in ops.iter().enumerate() {
+            let Some((got, want)) = pair.step(op, *header) else { continue };
+            prop_assert_eq!(got, want, "packet {}: {:?}, {:?}", i, op, header);
             if want.has(Effects::CLOSED) {
                 break;
             }
             prop_assert_eq!(pair.flow.request_ns, pair.log.request().unwrap_or(0));
+            prop_assert_eq!(pair.flow.sample_ns, pair.log.waiting().map_or(0, |(_, at)| at));
             prop_assert_eq!(pair.flow.origin_next, pair.seq(false, pair.log.next(false)));
             prop_assert_eq!(pair.flow.node_next, pair.seq(true, pair.log.next(true)));
         }

@@ -153,6 +153,194 @@ fn p04_c_a_stream_gives_one_sample_at_its_first_byte() {
     assert_eq!(case.origin(301 * SEC, ACK | FIN, 135, 0, 300), NOTHING);
 }
 
+/// One segment with a stamp: whose; bytes from there on, so many; the node's clock, or its echo; the sample that ends, by
+/// when its segment left.
+type Stamped = (bool, u32, u32, u32, Option<u64>);
+
+/// At each second one of `steps`, on a fresh flow whose SYN bore the stamp 100.
+#[track_caller]
+fn check_samples(name: &str, steps: &[Stamped]) {
+    let answer = Segment { stamps: Stamps { value: 5_000, echo: 100 }, ..syn_ack(ISN, ORIGIN_ISN) };
+    let mut flow = establish(&attempt(ISN), &answer, 0, SEC + MS);
+    for (i, &(node, from, len, stamp, left)) in (2..).zip(steps) {
+        let at = i * SEC;
+        let base = Segment { len, flags: ACK, window: 10_000, ..Segment::default() };
+        let got = if node {
+            let stamps = Stamps { value: stamp, echo: 5_000 };
+            let segment = Segment { seq: ISN + 1 + from, ack: ORIGIN_ISN + 1, stamps, ..base };
+            from_node(&mut flow, &segment, || at)
+        } else {
+            let stamps = Stamps { value: 5_000, echo: stamp };
+            let segment = Segment { seq: ORIGIN_ISN + 1 + from, ack: flow.origin_ack, stamps, ..base };
+            from_origin(&mut flow, &segment, at)
+        };
+        assert_eq!(got.has(Effects::SAMPLE).then_some(got.sample_ns), left, "{name}: at {i} s");
+    }
+}
+
+const FROM_NODE: bool = true;
+const FROM_ORIGIN: bool = false;
+
+#[test]
+fn a_stamp_that_comes_back_is_a_sample() {
+    check_samples(
+        "one for each request",
+        &[
+            (FROM_NODE, 0, 100, 101, None),
+            (FROM_ORIGIN, 0, 0, 101, Some(2 * SEC)),
+            (FROM_NODE, 100, 100, 102, None),
+            (FROM_ORIGIN, 0, 200, 102, Some(4 * SEC)),
+        ],
+    );
+    check_samples(
+        "the SYN's own stamp answers the handshake, no data",
+        &[(FROM_NODE, 0, 100, 100, None), (FROM_ORIGIN, 0, 0, 100, None)],
+    );
+    check_samples("an ACK begins none", &[(FROM_NODE, 0, 0, 101, None), (FROM_ORIGIN, 0, 40, 101, None)]);
+    check_samples(
+        "data in the same tick as an ACK, which may be what the origin echoes",
+        &[(FROM_NODE, 0, 0, 101, None), (FROM_NODE, 0, 100, 101, None), (FROM_ORIGIN, 0, 0, 101, None)],
+    );
+}
+
+/// P04 (b).
+#[test]
+fn p04_b_a_stamp_gives_one_sample_however_its_segments_are_ordered() {
+    check_samples(
+        "two segments with one stamp",
+        &[
+            (FROM_NODE, 0, 100, 101, None),
+            (FROM_NODE, 100, 100, 101, None),
+            (FROM_ORIGIN, 0, 0, 101, Some(2 * SEC)),
+            (FROM_ORIGIN, 0, 0, 101, None),
+        ],
+    );
+    check_samples(
+        "reordered: the second comes here first",
+        &[
+            (FROM_NODE, 100, 100, 101, None),
+            (FROM_NODE, 0, 100, 101, None),
+            (FROM_ORIGIN, 0, 0, 101, Some(2 * SEC)),
+            (FROM_ORIGIN, 0, 0, 101, None),
+        ],
+    );
+    check_samples(
+        "an older stamp behind a newer one",
+        &[
+            (FROM_NODE, 100, 100, 103, None),
+            (FROM_NODE, 0, 100, 101, None),
+            (FROM_ORIGIN, 0, 0, 101, None),
+            (FROM_ORIGIN, 0, 0, 103, Some(2 * SEC)),
+        ],
+    );
+}
+
+#[test]
+fn an_echo_that_may_be_of_a_repeat_is_no_sample() {
+    check_samples(
+        "the segment was sent again, with a newer stamp",
+        &[
+            (FROM_NODE, 0, 100, 101, None),
+            (FROM_NODE, 0, 100, 301, None),
+            (FROM_ORIGIN, 0, 0, 301, None),
+            (FROM_ORIGIN, 0, 0, 101, None),
+        ],
+    );
+    check_samples(
+        "an echo of the future ends the wait, and the next request begins another",
+        &[
+            (FROM_NODE, 0, 100, 101, None),
+            (FROM_ORIGIN, 0, 0, 101 + (1 << 30), None),
+            (FROM_ORIGIN, 0, 0, 101, None),
+            (FROM_NODE, 100, 100, 102, None),
+            (FROM_ORIGIN, 0, 0, 102, Some(5 * SEC)),
+        ],
+    );
+    check_samples(
+        "an echo of what was sent before",
+        &[(FROM_NODE, 0, 100, 101, None), (FROM_ORIGIN, 0, 0, 100, None), (FROM_ORIGIN, 0, 0, 101, Some(2 * SEC))],
+    );
+}
+
+#[test]
+fn stamps_wrap() {
+    let answer = Segment { stamps: Stamps { value: 1, echo: u32::MAX }, ..syn_ack(ISN, ORIGIN_ISN) };
+    let mut flow = establish(&attempt(ISN), &answer, 0, SEC + MS);
+    let base = Segment { len: 10, flags: ACK, window: 10, ..Segment::default() };
+    // Clock 0 with an echo is a stamp like any other.
+    let stamps = Stamps { value: 0, echo: 1 };
+    from_node(&mut flow, &Segment { seq: ISN + 1, ack: ORIGIN_ISN + 1, stamps, ..base }, || SEC);
+    let stamps = Stamps { value: 1, echo: 0 };
+    let got = from_origin(&mut flow, &Segment { seq: ORIGIN_ISN + 1, ack: ISN + 11, stamps, ..base }, 2 * SEC);
+
+    assert_eq!((got.has(Effects::SAMPLE), got.sample_ns), (true, SEC));
+}
+
+#[test]
+fn forged_echoes_end_no_wait() {
+    let mut case = Case::new();
+    let stamps = Stamps { value: 101, echo: 1 };
+    let base = Segment { flags: ACK, window: 10_000, stamps, ..Segment::default() };
+    from_node(&mut case.flow, &Segment { seq: ISN + 1, ack: ORIGIN_ISN + 1, len: 10, ..base }, || SEC);
+    let before = case.flow;
+    let stamps = Stamps { value: 1, echo: 101 };
+    let got =
+        from_origin(&mut case.flow, &Segment { seq: ORIGIN_ISN + 1, ack: ISN + 100, stamps, window: 0, ..base }, SEC);
+
+    assert_eq!((got, case.flow), (effects(Effects::FORGED, 0), before));
+}
+
+#[test]
+fn a_closed_window_counts_once_until_it_opens() {
+    let mut case = Case::answered(SEC);
+    let mut origin = |window: u16, flags: u8, ack: u32| {
+        let seq = ORIGIN_ISN + 201;
+        let segment = Segment { seq, ack: ISN + 1 + ack, flags, window, ..Segment::default() };
+        from_origin(&mut case.flow, &segment, 2 * SEC).bits
+    };
+    let table: [(&str, u16, u8, u32, u32); 6] = [
+        ("closed", 0, ACK, 100, Effects::ZERO_WINDOW),
+        ("still closed", 0, ACK, 100, 0),
+        ("forged", 10, ACK, 999, Effects::FORGED),
+        ("still closed, whatever was forged", 0, ACK, 100, 0),
+        ("open", 1, ACK, 100, 0),
+        ("closed again", 0, ACK, 100, Effects::ZERO_WINDOW),
+    ];
+    for (name, window, flags, ack, want) in table {
+        assert_eq!(origin(window, flags, ack), want, "{name}");
+    }
+}
+
+/// RFC 7323 §2.2, RFC 5961 §3.2.
+#[test]
+fn what_is_suspect_depends_on_the_scaled_window() {
+    // Window of the SYN, shift, window of a later segment if there is one; where the window ends.
+    let table: [(&str, u16, u8, Option<u16>, u32); 6] = [
+        ("of the SYN, never scaled", 1_000, 7, None, 1_000),
+        ("not scaled", 64_000, 0, Some(1_000), 1_000),
+        ("scaled", 64_000, 7, Some(1_000), 128_000),
+        ("as far as it goes", 64_000, 14, Some(u16::MAX), 65_535 << 14),
+        ("closed", 64_000, 7, Some(0), 0),
+        ("smaller than it was", 64_000, 0, Some(5), 5),
+    ];
+    for (name, window, shift, later, end) in table {
+        let syn = HalfOpen { window, ..attempt(ISN) };
+        let mut flow = establish(&syn, &syn_ack(ISN, ORIGIN_ISN), shift, SEC);
+        if let Some(window) = later {
+            let segment = Segment { seq: ISN + 1, ack: ORIGIN_ISN + 1, flags: ACK, window, ..Segment::default() };
+            from_node(&mut flow, &segment, || 0);
+        }
+        let mut reset = |off: u32| {
+            let seq = (ORIGIN_ISN + 1).wrapping_add(off);
+            from_origin(&mut flow, &Segment { seq, flags: RST, ..Segment::default() }, SEC).bits
+        };
+        let last = if end > 1 { Effects::RST_SUSPECT } else { Effects::RST_FORGED };
+        assert_eq!(reset(end.max(2) - 1), last, "{name}: its last byte");
+        assert_eq!(reset(end.max(1)), Effects::RST_FORGED, "{name}: behind it");
+        assert_eq!(reset(u32::MAX), Effects::RST_FORGED, "{name}: before it");
+    }
+}
+
 /// P04 (d): a server that speaks first answers nobody.
 #[test]
 fn p04_d_a_banner_is_no_response() {
@@ -411,6 +599,16 @@ fn a_reset_of_the_node_is_its_own_doing() {
     waiting.node(SEC, ACK, 0, 100, 0);
     let abort = Effects::LOCAL_DROP | Effects::CLOSED | Effects::VOID;
     assert_eq!(waiting.node(2 * SEC, RST | ACK, 100, 0, 0), effects(abort, SEC));
+}
+
+/// Whose RST it was is known by whose flow it is: a client's, or of a socket of this host.
+#[test]
+fn a_reset_of_a_forwarded_flow_is_its_clients_doing() {
+    let attempt = HalfOpen { flags: FORWARDED, ..attempt(ISN) };
+    let mut flow = establish(&attempt, &syn_ack(ISN, ORIGIN_ISN), 0, SEC + MS);
+    let reset = Segment { seq: ISN + 1, flags: RST, ..Segment::default() };
+
+    assert_eq!(from_node(&mut flow, &reset, || 0), effects(Effects::CLIENT_ABORT | Effects::CLOSED, 0));
 }
 
 #[test]
