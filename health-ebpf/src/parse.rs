@@ -150,10 +150,12 @@ pub fn v4<C: Context>(ctx: &C, l3: usize, direction: Direction) -> Result<Packet
         PROTOCOL_ICMP => return Err(Unread::Icmp),
         _ => return Err(Unread::Other),
     }
-    let header_len = usize::from(word::<u8>(start, 0) & 0xf) * 4;
-    if header_len < IPV4_LEN {
+    // Version 4 in the upper half, at least five words in the lower.
+    let words = usize::from(word::<u8>(start, 0)) ^ 0x40;
+    if !(IPV4_LEN / 4..=0xf).contains(&words) {
         return Err(SHORT);
     }
+    let header_len = words * 4;
     let total = u32::from(u16::from_be(word(start, 2)));
     let (from, to, tos) = (Be32(word(start, 12)), Be32(word(start, 16)), word::<u8>(start, 1));
     let l4 = l3 + header_len;
@@ -172,11 +174,14 @@ pub fn v4<C: Context>(ctx: &C, l3: usize, direction: Direction) -> Result<Packet
 #[inline(always)]
 pub fn v6<C: Context>(ctx: &C, l3: usize, direction: Direction) -> Result<Packet<FlowKey6>, Unread> {
     let start = bytes(ctx, l3, IPV6_LEN).ok_or(SHORT)?;
+    if word::<u8>(start, 0) >> 4 != 6 {
+        return Err(SHORT);
+    }
     let (mut l4, mut flags) = (l3 + IPV6_LEN, tagged_out(l3, direction));
     match word::<u8>(start, 6) {
         PROTOCOL_TCP => {}
         PROTOCOL_ICMPV6 => return Err(Unread::Icmp),
-        next @ (HOP_BY_HOP | ROUTING | FRAGMENTED | AUTHENTICATED | DESTINATION) => {
+        next if is_extension(next) => {
             let found = extensions(ctx, l3 + IPV6_LEN, next);
             match found & 0xff {
                 FOUND => {}
@@ -232,6 +237,10 @@ fn extensions<C: Context>(ctx: &C, mut at: usize, mut next: u8) -> u32 {
     }
     let mut found = FOUND;
     for _ in 0..EXTENSIONS_MAX {
+        // What follows the last of them needs no room for one.
+        if !is_extension(next) {
+            return FOUND_OTHER;
+        }
         if at > HEADERS_MAX as usize {
             return FOUND_DEEP;
         }
@@ -273,10 +282,12 @@ fn extensions<C: Context>(ctx: &C, mut at: usize, mut next: u8) -> u32 {
             return FOUND_ICMP;
         }
     }
-    match next {
-        HOP_BY_HOP | ROUTING | FRAGMENTED | AUTHENTICATED | DESTINATION => FOUND_DEEP,
-        _ => FOUND_OTHER,
-    }
+    if is_extension(next) { FOUND_DEEP } else { FOUND_OTHER }
+}
+
+#[inline(always)]
+fn is_extension(number: u8) -> bool {
+    matches!(number, HOP_BY_HOP | ROUTING | FRAGMENTED | AUTHENTICATED | DESTINATION)
 }
 
 /// A header's claim of what follows `offset`, if the packet has as much.

@@ -328,7 +328,8 @@ impl Loaded {
         let mut sum = Counters::ZERO;
         for cpu in self.per_cpu::<Counters>(map::COUNTERS, id.into()).iter() {
             sum.add_signals(cpu);
-            for (sum, bucket) in sum.rtt.iter_mut().chain(&mut sum.ttfb).zip(cpu.rtt.iter().chain(&cpu.ttfb)) {
+            let mine = sum.rtt.iter_mut().chain(&mut sum.ttfb).chain(&mut sum.stamp_rtt);
+            for (sum, bucket) in mine.zip(cpu.rtt.iter().chain(&cpu.ttfb).chain(&cpu.stamp_rtt)) {
                 *sum += bucket;
             }
         }
