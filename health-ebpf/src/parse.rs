@@ -145,15 +145,16 @@ pub fn v4<C: Context>(ctx: &C, l3: usize, direction: Direction) -> Result<Packet
     if u16::from_be(word(start, 6)) & FRAGMENT != 0 {
         return Err(if protocol == PROTOCOL_TCP { Unread::Skipped(Count::SkippedFragment) } else { Unread::Other });
     }
-    match protocol {
-        PROTOCOL_TCP => {}
-        PROTOCOL_ICMP => return Err(Unread::Icmp),
-        _ => return Err(Unread::Other),
+    if protocol != PROTOCOL_TCP && protocol != PROTOCOL_ICMP {
+        return Err(Unread::Other);
     }
     // Version 4 in the upper half, at least five words in the lower.
     let words = usize::from(word::<u8>(start, 0)) ^ 0x40;
     if !(IPV4_LEN / 4..=0xf).contains(&words) {
         return Err(SHORT);
+    }
+    if protocol == PROTOCOL_ICMP {
+        return Err(Unread::Icmp);
     }
     let header_len = words * 4;
     let total = u32::from(u16::from_be(word(start, 2)));

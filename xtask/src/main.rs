@@ -6,6 +6,7 @@
 mod bench;
 mod build;
 mod command;
+mod fuzz;
 mod run;
 mod setup;
 mod test;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// What the project needs done: set-up, build, run, test and benchmarks.
+/// What the project needs done: set-up, build, run, test, benchmarks and fuzzing.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -32,6 +33,7 @@ enum Task {
     Run(run::Run),
     Test(test::Args),
     Bench(bench::Args),
+    Fuzz(fuzz::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Task::Run(args) => args.run(&root),
         Task::Test(args) => args.run(&root),
         Task::Bench(args) => args.run(&root),
+        Task::Fuzz(args) => args.run(&root),
     };
     match done {
         Ok(code) => code,

@@ -23,6 +23,31 @@ const RUNS: u64 = 100_000;
 const SEED: u64 = 1;
 /// Packets on tables that were empty before: few enough that nothing is evicted.
 const BATCH: u64 = 1_000;
+/// What the frames must have meant by then, or they show nothing.
+const MET: [&str; 22] = [
+    "syn",
+    "syn_retrans",
+    "synack",
+    "refused",
+    "unreachable",
+    "reset_early",
+    RESETS,
+    "rst_suspect",
+    "rst_forged",
+    "request",
+    "response",
+    "request_void",
+    "client_abort",
+    "local_drop",
+    "retrans",
+    "zero_window",
+    "http_2xx",
+    "http_5xx",
+    "closed",
+    "rtt samples",
+    "ttfb samples",
+    "stamp samples",
+];
 /// Signals that hang on clocks, as [`World`] has them.
 const RESETS: &str = "reset_mid or reset_idle";
 
@@ -133,6 +158,9 @@ fn whatever_comes_passes_as_it_is_and_counts_what_it_means() {
         }
     }
     println!("{} packets in {} batches, seed {seed}", runs.div_ceil(BATCH) * BATCH, runs.div_ceil(BATCH));
+    let met: BTreeSet<&str> = tally(&kernel).signals.into_keys().map(|(_, name)| name).collect();
+    let missed: Vec<_> = MET.iter().filter(|name| !met.contains(*name)).collect();
+    assert!(missed.is_empty(), "the frames never meant {missed:?}");
 }
 
 /// With trips and rescues: only losers of a rescued handshake are dropped, each is counted, and counters stay possible.

@@ -89,7 +89,11 @@ impl Maker {
         if random.one_in(3) {
             frame_around(&mut packet, random);
         }
-        let mut bytes = if random.one_in(20) { noise(random) } else { packet.bytes() };
+        let (hook, mut bytes) = match random.below(20) {
+            0 => (hook, noise(random)),
+            1 | 2 => (Hook::Ingress, talk.error(random)),
+            _ => (hook, packet.bytes()),
+        };
         if random.one_in(2) {
             damage(&mut bytes, random);
         }
@@ -155,6 +159,28 @@ impl Talk {
             packet.options = [&[1, 1, 8, 10][..], &value.to_be_bytes(), &echo.to_be_bytes()].concat();
         }
         (if is_out { self.hook } else { Hook::Ingress }, packet)
+    }
+
+    /// An ICMP error about one of its packets: the SYN, the last data, or what never was. Nobody here looks at its checksum.
+    fn error(&self, random: &mut Random) -> Vec<u8> {
+        let from = self.sent.wrapping_sub(random.number() >> random.of(&[22, 26, 31]));
+        let quoted =
+            if random.one_in(3) { self.conn.syn_packet() } else { self.conn.out(ACK, from, 30, self.received) };
+        let quoted = quoted.bytes();
+        let len = quoted.len() - 14;
+        let quoted = &quoted[14..14 + random.of(&[len, len, 28, 48, 27]).min(len)];
+        let is_v4 = self.conn.node.is_ipv4();
+        let kind = if is_v4 { random.of(&[3, 3, 3, 11, 12, 8]) } else { random.of(&[1, 1, 1, 2, 3, 128]) };
+        let mut icmp = vec![kind, random.byte() & 15, 0, 0, 0, 0, 0, 0];
+        icmp.extend(quoted);
+        // The packet around it is any packet of the other side, with another protocol.
+        let mut outer = self.conn.back(ACK, 0, 0, 0).bytes();
+        outer.truncate(if is_v4 { 14 + 20 } else { 14 + 40 });
+        let (at, protocol, total) = if is_v4 { (16, 23, 20 + icmp.len()) } else { (18, 20, icmp.len()) };
+        outer[at..at + 2].copy_from_slice(&u16::try_from(total).expect("short").to_be_bytes());
+        outer[protocol] = if is_v4 { 1 } else { 58 };
+        outer.extend(icmp);
+        outer
     }
 }
 

@@ -1,7 +1,7 @@
 //! A second reader of packets: slow and obvious, from the standards and from what is documented. It shares nothing with the
 //! kernel's but the names of what both find.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use health_common::map::Count;
 use health_common::track::{Segment, Stamps};
@@ -18,6 +18,25 @@ pub(super) enum Read {
     /// Passed, and counted as this.
     Skipped(Count),
     Tcp(Tcp),
+    Error(Error),
+}
+
+/// An ICMP error, and the packet that it quotes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Error {
+    pub(super) says: Says,
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) seq: u32,
+}
+
+/// What an error says of the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Says {
+    Refused,
+    Unreachable,
+    /// Neither.
+    Other,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,15 +78,19 @@ pub(super) fn read(frame: &[u8]) -> Read {
 fn ipv4(frame: &[u8], l3: usize) -> Option<Read> {
     let packet = &frame[l3..];
     let header = packet.get(..20)?;
-    let is_fragment = be16(header, 6)? & 0x3fff != 0;
-    match header[9] {
+    let (protocol, is_fragment) = (header[9], be16(header, 6)? & 0x3fff != 0);
+    match protocol {
         6 if is_fragment => return Some(Read::Skipped(Count::SkippedFragment)),
-        6 => {}
+        1 if is_fragment => return Some(Read::Other),
+        6 | 1 => {}
         _ => return Some(Read::Other),
     }
     let (version, len) = (header[0] >> 4, usize::from(header[0] & 15) * 4);
     if version != 4 || len < 20 {
         return None;
+    }
+    if protocol == 1 {
+        return Some(error_v4(packet.get(len..).unwrap_or(&[])).map_or(Read::Other, Read::Error));
     }
     let total = match usize::from(be16(header, 2)?) {
         0 => packet.len(),
@@ -86,6 +109,9 @@ fn ipv6(frame: &[u8], l3: usize) -> Option<Read> {
         return None;
     }
     let (mut next, mut at) = (header[6], l3 + 40);
+    if next == 58 {
+        return Some(error_v6(&frame[at..]).map_or(Read::Other, Read::Error));
+    }
     let mut seen = 0;
     while next != 6 {
         if ![0, 43, 44, 51, 60].contains(&next) {
@@ -117,6 +143,52 @@ fn ipv6(frame: &[u8], l3: usize) -> Option<Read> {
     tcp(frame.get(..end)?.get(at..)?, |from, to| {
         Some((SocketAddr::new(address(8)?.into(), from), SocketAddr::new(address(24)?.into(), to)))
     })
+}
+
+/// RFC 792, and the codes of RFC 1122 §3.2.2.1 and RFC 1812 §5.2.7.1. Quoted are the IP header and eight bytes.
+fn error_v4(icmp: &[u8]) -> Option<Error> {
+    let says = match (icmp.first()?, icmp.get(1)?) {
+        // Port; network, host and communication prohibited.
+        (3, 3 | 9 | 10 | 13) => Says::Refused,
+        // Protocol; fragmentation needed; and precedence.
+        (3, 2 | 4 | 14..) => Says::Other,
+        (3, _) => Says::Unreachable,
+        // Time exceeded, parameter problem.
+        (11 | 12, _) => Says::Other,
+        _ => return None,
+    };
+    let quoted = icmp.get(8..)?;
+    let header = quoted.get(..20)?;
+    let len = usize::from(header[0] & 15) * 4;
+    if header[9] != 6 || len < 20 {
+        return None;
+    }
+    let address = |at| Some(Ipv4Addr::from(be32(header, at)?).into());
+    quote(says, address(12)?, address(16)?, quoted.get(len..)?)
+}
+
+/// RFC 4443 §3.
+fn error_v6(icmp: &[u8]) -> Option<Error> {
+    let says = match (icmp.first()?, icmp.get(1)?) {
+        // Prohibited; port; source address refused; route refused.
+        (1, 1 | 4 | 5 | 6) => Says::Refused,
+        (1, _) => Says::Unreachable,
+        // Too big, time exceeded, parameter problem.
+        (2..=4, _) => Says::Other,
+        _ => return None,
+    };
+    let header = icmp.get(8..48)?;
+    if header[6] != 6 {
+        return None;
+    }
+    let address = |at: usize| Some(Ipv6Addr::from(<[u8; 16]>::try_from(header.get(at..at + 16)?).ok()?).into());
+    quote(says, address(8)?, address(24)?, icmp.get(48..)?)
+}
+
+fn quote(says: Says, from: IpAddr, to: IpAddr, tcp: &[u8]) -> Option<Error> {
+    let tcp = tcp.get(..8)?;
+    let (from, to) = (SocketAddr::new(from, be16(tcp, 0)?), SocketAddr::new(to, be16(tcp, 2)?));
+    Some(Error { says, from, to, seq: be32(tcp, 4)? })
 }
 
 /// RFC 9293 §3.1.

@@ -8,7 +8,7 @@ use health_common::flow::{AT_CLIENT, FORWARDED, Flow, HalfOpen};
 use health_common::map::Count;
 use health_common::track::{self, ACK, Answer, Effects, FIN, RST, SYN};
 
-use super::read::{Read, Tcp, read};
+use super::read::{Error, Read, Says, Tcp, read};
 use crate::support::{A, B, Hook, Plan};
 
 /// The node's side first.
@@ -61,6 +61,9 @@ impl World {
         match read(frame) {
             Read::Other => {}
             Read::Skipped(count) => self.tally.count(count),
+            Read::Error(error) if hook == Hook::Ingress => self.error(&error),
+            // The node's side complains of what an origin sent: nobody's evidence.
+            Read::Error(_) => {}
             Read::Tcp(packet) if hook == Hook::Ingress => self.origin_sent(&packet),
             Read::Tcp(packet) => self.node_sent(&packet, hook == Hook::Client),
         }
@@ -148,6 +151,31 @@ impl World {
             }
         }
         self.attempts.remove(&key);
+    }
+
+    /// An error from an origin's side: it means something if what it quotes is under way.
+    fn error(&mut self, error: &Error) {
+        let key = (error.from, error.to);
+        if self.origin(error.to).is_none() {
+            return;
+        }
+        if let Some(&(attempt, _)) = self.attempts.get(&key) {
+            if attempt.isn != error.seq {
+                self.tally.count(Count::IcmpForged);
+            } else if error.says != Says::Other {
+                let signal = if error.says == Says::Refused { "refused" } else { "unreachable" };
+                self.tally.add(attempt.origin, signal, 1);
+                self.attempts.remove(&key);
+            }
+        } else if let Some(flow) = self.flows.get(&key) {
+            // From the first unacknowledged byte on, and before what is still to be sent.
+            let (sent, since) = (flow.node_next.wrapping_sub(flow.origin_ack), error.seq.wrapping_sub(flow.origin_ack));
+            if since >= sent {
+                self.tally.count(Count::IcmpForged);
+            } else if error.says == Says::Unreachable {
+                self.tally.add(flow.origin, "unreachable", 1);
+            }
+        }
     }
 
     /// Counts what a packet of a flow meant; whether the flow goes on.
