@@ -19,6 +19,7 @@ mod addr;
 mod clock;
 mod config;
 mod daemon;
+pub mod guest;
 mod haproxy;
 mod http;
 mod load;

@@ -7,6 +7,7 @@ mod bench;
 mod build;
 mod command;
 mod fuzz;
+mod kernels;
 mod run;
 mod setup;
 mod test;
@@ -34,6 +35,7 @@ enum Task {
     Test(test::Args),
     Bench(bench::Args),
     Fuzz(fuzz::Args),
+    TestKernels(kernels::Args),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Task::Test(args) => args.run(&root),
         Task::Bench(args) => args.run(&root),
         Task::Fuzz(args) => args.run(&root),
+        Task::TestKernels(args) => args.run(&root),
     };
     match done {
         Ok(code) => code,

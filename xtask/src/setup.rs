@@ -11,12 +11,15 @@ mod linker;
 mod node;
 mod toolchain;
 
-use std::path::Path;
+use std::env;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 
 pub(crate) use toolchain::Toolchain;
+
+use crate::command;
 
 /// Find or install what building, running and testing Sluice need.
 ///
@@ -70,6 +73,28 @@ pub(crate) fn ensure_build(root: &Path) -> anyhow::Result<()> {
 pub(crate) fn ensure_all(root: &Path) -> anyhow::Result<()> {
     ensure_build(root)?;
     node::ensure()
+}
+
+/// Makes sure that `program` is there, which Debian has in `package`.
+///
+/// # Errors
+///
+/// When it is missing and can't be installed.
+pub(crate) fn ensure_program(program: &str, package: &str) -> anyhow::Result<PathBuf> {
+    if let Some(path) = command::find(program) {
+        return Ok(path);
+    }
+    apt::install(&[package])?;
+    command::find(program).with_context(|| format!("{package} is installed, but `{program}` is still not to be found"))
+}
+
+/// The user's cache for Sluice.
+///
+/// # Errors
+///
+/// When the environment names no place for it.
+pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
+    linker::cache_dir(env::var_os("XDG_CACHE_HOME").as_deref(), env::var_os("HOME").as_deref())
 }
 
 /// Says what the set-up does. On standard error, because standard output belongs to the JSON of the subcommands.

@@ -3,7 +3,6 @@
 //! An older LLVM can't read a newer one's bitcode, so the linker loads the very library that the compiler runs with.
 //! It goes to the user's cache, under that library's name: a second clone reuses it, and a new compiler gets its own.
 
-use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
@@ -32,8 +31,7 @@ pub(super) fn runs(folder: &Path) -> bool {
 pub(super) fn find_or_install(compiler: &Compiler) -> anyhow::Result<PathBuf> {
     let library = llvm_library(&compiler.rustc)?;
     let library_name = library.file_name().context("LLVM's library has no name")?;
-    let home = cache_dir(env::var_os("XDG_CACHE_HOME").as_deref(), env::var_os("HOME").as_deref())?
-        .join(format!("{NAME}-{VERSION}-{}", library_name.to_string_lossy()));
+    let home = super::cache_dir()?.join(format!("{NAME}-{VERSION}-{}", library_name.to_string_lossy()));
     let bin = home.join("bin");
     if !runs(&bin) {
         install(compiler, &library, &home)?;
@@ -96,7 +94,7 @@ fn llvm_of(loaded: &str) -> Option<PathBuf> {
 }
 
 /// The user's cache for Sluice, by the XDG Base Directory Specification: a relative path counts as unset.
-fn cache_dir(xdg_cache_home: Option<&OsStr>, home: Option<&OsStr>) -> anyhow::Result<PathBuf> {
+pub(super) fn cache_dir(xdg_cache_home: Option<&OsStr>, home: Option<&OsStr>) -> anyhow::Result<PathBuf> {
     let set = |folder: Option<&OsStr>| folder.map(PathBuf::from).filter(|folder| folder.is_absolute());
     let cache = set(xdg_cache_home).or_else(|| set(home).map(|home| home.join(".cache")));
     Ok(cache.context("neither XDG_CACHE_HOME nor HOME says where the cache is: set one")?.join("sluice"))

@@ -1,0 +1,237 @@
+//! What a guest told, read from its second serial port: the init's lines of JSON, and libtest's output between them.
+
+use lab::guest::GuestLine;
+use serde::Serialize;
+
+/// Lines that are kept of what a failed test said.
+const SAID_LINES_MAX: usize = 12;
+
+/// What became of a kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Report {
+    /// `uname -r`; `None` when it did not come as far as its init.
+    pub(super) release: Option<String>,
+    pub(super) programs: Vec<Program>,
+    /// Hooks that the daemon held.
+    pub(super) daemon: Vec<String>,
+    pub(super) tables: Tables,
+    /// What some kernels have and this one doesn't, and what that means.
+    pub(super) lacks: Vec<String>,
+    /// What went wrong beside programs and tables.
+    pub(super) errors: Vec<String>,
+}
+
+/// A program of the kernel half.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Program {
+    pub(super) name: String,
+    pub(super) loaded: bool,
+    /// Hooks that it went onto.
+    pub(super) attached: Vec<String>,
+    /// Why it did not, with the verifier's words.
+    pub(super) errors: Vec<String>,
+}
+
+/// The packet tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Tables {
+    pub(super) passed: usize,
+    pub(super) failed: Vec<Failed>,
+    /// The one at which the guest ended.
+    pub(super) unfinished: Option<String>,
+    /// Whether all have run.
+    pub(super) complete: bool,
+}
+
+/// A table that did not hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Failed {
+    pub(super) name: String,
+    pub(super) said: String,
+}
+
+impl Report {
+    /// Reads a port.
+    pub(super) fn parse(port: &str) -> Self {
+        let mut report = Self::default();
+        let mut printed = Vec::new();
+        for line in port.lines().map(|line| line.trim_end_matches('\r')) {
+            match serde_json::from_str(line) {
+                Ok(line) => report.take(line),
+                Err(_) => printed.push(line),
+            }
+        }
+        report.read_tables(&printed);
+        report
+    }
+
+    fn take(&mut self, line: GuestLine) {
+        match line {
+            GuestLine::Booted { release } => self.release = Some(release),
+            GuestLine::Lacks { what, so } => self.lacks.push(format!("{what}: {so}")),
+            GuestLine::Loaded { program, error } => self.programs.push(Program {
+                name: program,
+                loaded: error.is_none(),
+                attached: Vec::new(),
+                errors: error.into_iter().collect(),
+            }),
+            GuestLine::Attached { program, hook, error } => {
+                if let Some(known) = self.programs.iter_mut().find(|known| known.name == program) {
+                    match error {
+                        None => known.attached.push(hook),
+                        Some(error) => known.errors.push(format!("{hook}: {error}")),
+                    }
+                }
+            }
+            GuestLine::Daemon { hooks, error } => {
+                self.daemon = hooks;
+                self.errors.extend(error.map(|error| format!("the daemon: {error}")));
+            }
+            GuestLine::Tables => {}
+            GuestLine::Done { code } => {
+                self.tables.complete = true;
+                // Failed tables make it 101; anything else is no verdict about packets.
+                if !matches!(code, Some(0 | 101)) {
+                    self.errors.push(format!("the packet tables ended with {code:?}"));
+                }
+            }
+            GuestLine::Failed { error } => self.errors.push(error),
+        }
+    }
+
+    /// Reads libtest's words: `test NAME ... ok` while it runs, `---- NAME stdout ----` and what it said at the end.
+    fn read_tables(&mut self, printed: &[&str]) {
+        let mut at = None;
+        for line in printed {
+            if let Some(result) = line.strip_prefix("test ")
+                && let Some((name, verdict)) = result.split_once(" ...")
+            {
+                self.take_verdict(name, verdict.trim());
+            } else if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
+                at = self.tables.failed.iter().position(|failed| failed.name == name);
+            } else if *line == "failures:" {
+                at = None;
+            } else if let Some(failed) = at.and_then(|at| self.tables.failed.get_mut(at))
+                && failed.said.lines().count() < SAID_LINES_MAX
+                && !line.trim().is_empty()
+            {
+                if !failed.said.is_empty() {
+                    failed.said.push('\n');
+                }
+                failed.said.push_str(line);
+            }
+        }
+    }
+
+    fn take_verdict(&mut self, name: &str, verdict: &str) {
+        let name = name.to_owned();
+        match verdict {
+            "ok" => self.tables.passed += 1,
+            "" => self.tables.unfinished = Some(name),
+            _ => self.tables.failed.push(Failed { name, said: String::new() }),
+        }
+    }
+
+    /// Whether everything was there and right.
+    pub(super) fn holds(&self) -> bool {
+        let Self { release, programs, daemon, tables, lacks: _, errors } = self;
+        let program_holds =
+            |program: &Program| program.loaded && program.errors.is_empty() && !program.attached.is_empty();
+        let Tables { passed, failed, unfinished, complete } = tables;
+        release.is_some()
+            && !programs.is_empty()
+            && programs.iter().all(program_holds)
+            && !daemon.is_empty()
+            && errors.is_empty()
+            && *complete
+            && *passed > 0
+            && failed.is_empty()
+            && unfinished.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"{"guest":"booted","release":"6.1.0-50-cloud-amd64"}
+{"guest":"lacks","what":"TCX (Linux 6.6)","so":"clsact"}
+{"guest":"loaded","program":"egress","error":null}
+{"guest":"attached","program":"egress","hook":"tc_egress by clsact","error":null}
+{"guest":"daemon","hooks":["orig0 tc_ingress"],"error":null}
+{"guest":"tables"}
+
+running 2 tests
+test choice::weights ... ok
+test trip::five_in_a_row ... ok
+
+test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s
+
+{"guest":"done","code":0}
+"#;
+
+    #[test]
+    fn a_good_kernel_is_read() {
+        let report = Report::parse(GOOD);
+
+        assert_eq!(report.release.as_deref(), Some("6.1.0-50-cloud-amd64"));
+        assert_eq!(report.programs.len(), 1);
+        assert_eq!(report.programs[0].attached, ["tc_egress by clsact"]);
+        assert_eq!(report.lacks, ["TCX (Linux 6.6): clsact"]);
+        assert_eq!((report.tables.passed, report.tables.complete), (2, true));
+        assert!(report.holds(), "{report:?}");
+    }
+
+    #[test]
+    fn anything_that_is_missing_is_seen() {
+        // Each line that says something good, changed into what it would be if it were not so.
+        let table = [
+            ("no boot", r#"{"guest":"booted","release":"6.1.0-50-cloud-amd64"}"#, ""),
+            (
+                "a refused program",
+                r#"{"guest":"loaded","program":"egress","error":null}"#,
+                r#"{"guest":"loaded","program":"egress","error":"R1 !read_ok"}"#,
+            ),
+            (
+                "an unattached program",
+                r#"{"guest":"attached","program":"egress","hook":"tc_egress by clsact","error":null}"#,
+                r#"{"guest":"attached","program":"egress","hook":"tc_egress by clsact","error":"EINVAL"}"#,
+            ),
+            (
+                "a program without a hook",
+                r#"{"guest":"attached","program":"egress","hook":"tc_egress by clsact","error":null}"#,
+                "",
+            ),
+            ("no daemon", r#"["orig0 tc_ingress"],"error":null"#, r#"[],"error":"no cgroup""#),
+            ("a failed table", "five_in_a_row ... ok", "five_in_a_row ... FAILED"),
+            ("an unfinished table", "five_in_a_row ... ok", "five_in_a_row ... "),
+            ("no tables", "test ", "tset "),
+            ("no end", r#"{"guest":"done","code":0}"#, ""),
+            ("tables that were killed", r#""code":0"#, r#""code":null"#),
+            ("an init that failed", r#"{"guest":"tables"}"#, r#"{"guest":"failed","error":"no ip"}"#),
+        ];
+        for (name, good, bad) in table {
+            let port = GOOD.replace(good, bad);
+            assert_ne!(port, GOOD, "{name}");
+            assert!(!Report::parse(&port).holds(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_failed_table_says_why() {
+        let port = "test a ... FAILED\r\ntest b ... ok\r\n\r\nfailures:\r\n\r\n---- a stdout ----\r\n\r\nthread 'a' panicked \
+                    at x.rs:1:1:\r\nleft: 1\r\n\r\n\r\nfailures:\r\n    a\r\n\r\ntest result: FAILED. 1 passed; 1 failed\r\n";
+        let tables = Report::parse(port).tables;
+
+        assert_eq!(tables.passed, 1);
+        let said = "thread 'a' panicked at x.rs:1:1:\nleft: 1".to_owned();
+        assert_eq!(tables.failed, [Failed { name: "a".to_owned(), said }]);
+    }
+
+    #[test]
+    fn a_guest_that_hangs_says_where() {
+        let report = Report::parse("test a ... ok\ntest b::c ... ");
+
+        assert_eq!(report.tables.unfinished.as_deref(), Some("b::c"));
+    }
+}

@@ -1,0 +1,77 @@
+//! The matrix for people, on standard error.
+
+use std::io::{self, Write as _};
+
+use super::Kernel;
+
+pub(super) fn show(kernels: &[Kernel]) -> io::Result<()> {
+    let mut out = io::stderr().lock();
+    writeln!(
+        out,
+        "\n{:<8}{:<34}{:<7}{:>8}{:>10}{:>8}{:>8}{:>6}  verdict",
+        "kernel", "release", "boots", "loaded", "attached", "passed", "failed", "s"
+    )?;
+    for kernel in kernels {
+        let Kernel { series, report, seconds, holds, promised, .. } = kernel;
+        let (loaded, attached) = (count(kernel, |p| p.loaded), count(kernel, |p| !p.attached.is_empty()));
+        let release = report.release.as_deref().unwrap_or("-");
+        let boots = if report.release.is_some() { "yes" } else { "no" };
+        let verdict = match (holds, promised) {
+            (true, _) => "holds",
+            (false, true) => "FAILS",
+            (false, false) => "fails, not promised",
+        };
+        let all = report.programs.len();
+        writeln!(
+            out,
+            "{series:<8}{release:<34}{boots:<7}{:>8}{:>10}{:>8}{:>8}{seconds:>6}  {verdict}",
+            format!("{loaded}/{all}"),
+            format!("{attached}/{all}"),
+            report.tables.passed,
+            report.tables.failed.len(),
+        )?;
+    }
+    for kernel in kernels {
+        details(&mut out, kernel)?;
+    }
+    writeln!(out)
+}
+
+fn count(kernel: &Kernel, wanted: impl Fn(&super::report::Program) -> bool) -> usize {
+    kernel.report.programs.iter().filter(|program| wanted(program)).count()
+}
+
+/// What is behind the figures: each program by its name, and each thing that is not as it should be.
+fn details(out: &mut impl io::Write, kernel: &Kernel) -> io::Result<()> {
+    let Kernel { series, version, report, .. } = kernel;
+    writeln!(out, "\n{series} ({version})")?;
+    for program in &report.programs {
+        let verdict = if program.loaded { "loaded" } else { "REFUSED" };
+        writeln!(out, "  {:<18}{verdict}; on {}", program.name, list(&program.attached))?;
+        for error in &program.errors {
+            writeln!(out, "{}", indented(error, 6))?;
+        }
+    }
+    writeln!(out, "  {:<18}{}", "daemon", list(&report.daemon))?;
+    for lack in &report.lacks {
+        writeln!(out, "  lacks: {lack}")?;
+    }
+    for failed in &report.tables.failed {
+        writeln!(out, "  FAILED {}\n{}", failed.name, indented(&failed.said, 6))?;
+    }
+    if let Some(name) = &report.tables.unfinished {
+        writeln!(out, "  the guest ended in {name}")?;
+    }
+    for error in &report.errors {
+        writeln!(out, "  {}", indented(error, 6).trim_start())?;
+    }
+    Ok(())
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}
+
+fn indented(text: &str, by: usize) -> String {
+    text.lines().map(|line| format!("{:by$}{line}", "")).collect::<Vec<_>>().join("\n")
+}
