@@ -42,13 +42,18 @@ pub enum GuestLine {
         /// Why it did not start, or what it misses.
         error: Option<String>,
     },
-    /// The packet tables' own output follows.
-    Tables,
-    /// The last one: the tables have ended, with this code.
-    Done {
-        /// `None` when a signal ended them.
+    /// The output of one program of packet tables follows.
+    Tables {
+        /// Its name.
+        name: String,
+    },
+    /// Those tables have ended.
+    Ended {
+        /// With this code; `None` when a signal ended them.
         code: Option<i32>,
     },
+    /// The last one.
+    Done,
     /// The init could not go on.
     Failed {
         /// Why.

@@ -103,7 +103,7 @@ fn test(qemu: &Path, mirror: &mirror::Mirror, guest: &guest::Guest, package: &mi
     let mut report = report::Report::parse(&ended.port);
     report.errors.extend(ended.error);
     let promised = package.is_from(FLOOR);
-    if !report.tables.complete {
+    if !report.done {
         report.errors.push(format!("it did not come to its end; the console says:\n{}", ended.console));
     }
     Ok(Kernel {

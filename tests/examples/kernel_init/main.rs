@@ -10,7 +10,7 @@ mod programs;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
@@ -88,9 +88,20 @@ fn run() -> Result<()> {
     programs::test()?;
     daemon::test()?;
 
-    tell(&GuestLine::Tables)?;
-    let tables = Command::new("/prog").arg("--test-threads=1").stdin(Stdio::null()).stdout(port()?).status()?;
-    tell(&GuestLine::Done { code: tables.code() })
+    for program in names_in(Path::new("/tables"))? {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        tell(&GuestLine::Tables { name })?;
+        let tables = Command::new(program).arg("--test-threads=1").stdin(Stdio::null()).stdout(port()?).status()?;
+        tell(&GuestLine::Ended { code: tables.code() })?;
+    }
+    tell(&GuestLine::Done)
+}
+
+/// What the host put there, in the order of the names.
+fn names_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths: Vec<_> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    paths.sort();
+    Ok(paths)
 }
 
 /// The port as it is: no echo, no carriage returns.
@@ -116,11 +127,9 @@ fn lacks(what: &str, so: &str) -> Result<()> {
     tell(&GuestLine::Lacks { what: what.to_owned(), so: so.to_owned() })
 }
 
-/// Inserts what the host put there, in the order of the names, which it chose.
+/// The order is the host's: one may need another.
 fn modules(folder: &Path) -> Result<()> {
-    let mut paths: Vec<_> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    paths.sort();
-    for path in paths {
+    for path in names_in(folder)? {
         let compressed = path.extension().is_some_and(|extension| extension != "ko");
         let flags = if compressed { COMPRESSED } else { 0 };
         let inserted = finit_module(File::open(&path)?, &CString::default(), ModuleInitFlags::from_bits_retain(flags));

@@ -10,8 +10,10 @@ use serde_json::Value;
 
 use super::cpio::Archive;
 use super::mirror::Image;
-use crate::build::{build, target_dir};
 use crate::command;
+
+/// Tests of the lab that need nothing but the kernel.
+const TABLES: [&str; 2] = ["prog", "prog_xdp"];
 
 /// The kernel opens it for its init.
 const CONSOLE: (u32, u32) = (5, 1);
@@ -19,19 +21,21 @@ const CONSOLE: (u32, u32) = (5, 1);
 /// Programs, by their path in the guest, and the files that they load, by a path that is the same there and here.
 #[derive(Debug)]
 pub(super) struct Guest {
-    programs: [(&'static str, PathBuf); 4],
+    programs: Vec<(String, PathBuf)>,
     libraries: Vec<PathBuf>,
 }
 
 impl Guest {
-    /// Builds what it needs, optimised: the emulator is slow enough.
+    /// Builds what it needs.
     pub(super) fn build(root: &Path) -> Result<Self> {
-        build(root, true)?;
+        let daemon = artifact(root, &["build", "--package", "sluice", "--bin", "sluice"], "sluice")?;
         let init = artifact(root, &["build", "--package", "lab", "--example", "kernel_init"], "kernel_init")?;
-        let tables = artifact(root, &["test", "--package", "lab", "--test", "prog", "--no-run"], "prog")?;
         let ip = command::find("ip").context("there is no `ip`: run `cargo xtask setup`")?;
-        let programs =
-            [("/init", init), ("/prog", tables), ("/sluice", target_dir(root).join("release/sluice")), ("/ip", ip)];
+        let mut programs = vec![("/init".to_owned(), init), ("/sluice".to_owned(), daemon), ("/ip".to_owned(), ip)];
+        for name in TABLES {
+            let program = artifact(root, &["test", "--package", "lab", "--test", name, "--no-run"], name)?;
+            programs.push((format!("/tables/{name}"), program));
+        }
         let ldd = command::find("ldd").context("there is no `ldd` to find a program's libraries with")?;
         let mut libraries = Vec::new();
         for (_, program) in &programs {
@@ -68,7 +72,7 @@ fn artifact(root: &Path, arguments: &[&str], name: &str) -> Result<PathBuf> {
     let mut cargo = command::cargo();
     cargo
         .args(arguments)
-        .args(["--release", "--message-format", "json-render-diagnostics"])
+        .args(["--message-format", "json-render-diagnostics"])
         .current_dir(root)
         .stderr(std::process::Stdio::inherit());
     let output = cargo.output().context("cannot start cargo")?;

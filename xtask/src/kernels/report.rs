@@ -14,11 +14,14 @@ pub(super) struct Report {
     pub(super) programs: Vec<Program>,
     /// Hooks that the daemon held.
     pub(super) daemon: Vec<String>,
-    pub(super) tables: Tables,
+    /// One for each program of tables.
+    pub(super) tables: Vec<Tables>,
     /// What some kernels have and this one doesn't, and what that means.
     pub(super) lacks: Vec<String>,
     /// What went wrong beside programs and tables.
     pub(super) errors: Vec<String>,
+    /// Whether the guest came to its end.
+    pub(super) done: bool,
 }
 
 /// A program of the kernel half.
@@ -32,9 +35,11 @@ pub(super) struct Program {
     pub(super) errors: Vec<String>,
 }
 
-/// The packet tables.
+/// A program of packet tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Tables {
+    /// Such as `prog`.
+    pub(super) name: String,
     pub(super) passed: usize,
     pub(super) failed: Vec<Failed>,
     /// The one at which the guest ended.
@@ -54,14 +59,15 @@ impl Report {
     /// Reads a port.
     pub(super) fn parse(port: &str) -> Self {
         let mut report = Self::default();
-        let mut printed = Vec::new();
+        // The failed table whose words are being read.
+        let mut at = None;
         for line in port.lines().map(|line| line.trim_end_matches('\r')) {
-            match serde_json::from_str(line) {
-                Ok(line) => report.take(line),
-                Err(_) => printed.push(line),
+            match (serde_json::from_str(line), report.tables.last_mut()) {
+                (Ok(line), _) => report.take(line),
+                (Err(_), Some(tables)) => tables.read(line, &mut at),
+                (Err(_), None) => {}
             }
         }
-        report.read_tables(&printed);
         report
     }
 
@@ -87,66 +93,70 @@ impl Report {
                 self.daemon = hooks;
                 self.errors.extend(error.map(|error| format!("the daemon: {error}")));
             }
-            GuestLine::Tables => {}
-            GuestLine::Done { code } => {
-                self.tables.complete = true;
+            GuestLine::Tables { name } => self.tables.push(Tables { name, ..Tables::default() }),
+            GuestLine::Ended { code } => {
+                let Some(tables) = self.tables.last_mut() else { return };
+                tables.complete = true;
                 // Failed tables make it 101; anything else is no verdict about packets.
                 if !matches!(code, Some(0 | 101)) {
-                    self.errors.push(format!("the packet tables ended with {code:?}"));
+                    self.errors.push(format!("the packet tables `{}` ended with {code:?}", tables.name));
                 }
             }
+            GuestLine::Done => self.done = true,
             GuestLine::Failed { error } => self.errors.push(error),
         }
     }
 
+    /// Whether everything was there and right.
+    pub(super) fn holds(&self) -> bool {
+        let Self { release, programs, daemon, tables, lacks: _, errors, done } = self;
+        let program_holds =
+            |program: &Program| program.loaded && program.errors.is_empty() && !program.attached.is_empty();
+        release.is_some()
+            && !programs.is_empty()
+            && programs.iter().all(program_holds)
+            && !daemon.is_empty()
+            && errors.is_empty()
+            && !tables.is_empty()
+            && tables.iter().all(Tables::hold)
+            && *done
+    }
+}
+
+impl Tables {
     /// Reads libtest's words: `test NAME ... ok` while it runs, `---- NAME stdout ----` and what it said at the end.
-    fn read_tables(&mut self, printed: &[&str]) {
-        let mut at = None;
-        for line in printed {
-            if let Some(result) = line.strip_prefix("test ")
-                && let Some((name, verdict)) = result.split_once(" ...")
-            {
-                self.take_verdict(name, verdict.trim());
-            } else if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
-                at = self.tables.failed.iter().position(|failed| failed.name == name);
-            } else if *line == "failures:" {
-                at = None;
-            } else if let Some(failed) = at.and_then(|at| self.tables.failed.get_mut(at))
-                && failed.said.lines().count() < SAID_LINES_MAX
-                && !line.trim().is_empty()
-            {
-                if !failed.said.is_empty() {
-                    failed.said.push('\n');
-                }
-                failed.said.push_str(line);
+    fn read(&mut self, line: &str, at: &mut Option<usize>) {
+        if let Some(result) = line.strip_prefix("test ")
+            && let Some((name, verdict)) = result.split_once(" ...")
+        {
+            self.take_verdict(name, verdict.trim());
+        } else if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
+            *at = self.failed.iter().position(|failed| failed.name == name);
+        } else if line == "failures:" {
+            *at = None;
+        } else if let Some(failed) = at.and_then(|at| self.failed.get_mut(at))
+            && failed.said.lines().count() < SAID_LINES_MAX
+            && !line.trim().is_empty()
+        {
+            if !failed.said.is_empty() {
+                failed.said.push('\n');
             }
+            failed.said.push_str(line);
         }
     }
 
     fn take_verdict(&mut self, name: &str, verdict: &str) {
         let name = name.to_owned();
         match verdict {
-            "ok" => self.tables.passed += 1,
-            "" => self.tables.unfinished = Some(name),
-            _ => self.tables.failed.push(Failed { name, said: String::new() }),
+            "ok" => self.passed += 1,
+            "" => self.unfinished = Some(name),
+            _ => self.failed.push(Failed { name, said: String::new() }),
         }
     }
 
-    /// Whether everything was there and right.
-    pub(super) fn holds(&self) -> bool {
-        let Self { release, programs, daemon, tables, lacks: _, errors } = self;
-        let program_holds =
-            |program: &Program| program.loaded && program.errors.is_empty() && !program.attached.is_empty();
-        let Tables { passed, failed, unfinished, complete } = tables;
-        release.is_some()
-            && !programs.is_empty()
-            && programs.iter().all(program_holds)
-            && !daemon.is_empty()
-            && errors.is_empty()
-            && *complete
-            && *passed > 0
-            && failed.is_empty()
-            && unfinished.is_none()
+    fn hold(&self) -> bool {
+        let Self { name: _, passed, failed, unfinished, complete } = self;
+        *complete && *passed > 0 && failed.is_empty() && unfinished.is_none()
     }
 }
 
@@ -159,7 +169,7 @@ mod tests {
 {"guest":"loaded","program":"egress","error":null}
 {"guest":"attached","program":"egress","hook":"tc_egress by clsact","error":null}
 {"guest":"daemon","hooks":["orig0 tc_ingress"],"error":null}
-{"guest":"tables"}
+{"guest":"tables","name":"prog"}
 
 running 2 tests
 test choice::weights ... ok
@@ -167,7 +177,11 @@ test trip::five_in_a_row ... ok
 
 test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s
 
-{"guest":"done","code":0}
+{"guest":"ended","code":0}
+{"guest":"tables","name":"prog_xdp"}
+test choice::weights ... ok
+{"guest":"ended","code":0}
+{"guest":"done"}
 "#;
 
     #[test]
@@ -178,7 +192,8 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(report.programs.len(), 1);
         assert_eq!(report.programs[0].attached, ["tc_egress by clsact"]);
         assert_eq!(report.lacks, ["TCX (Linux 6.6): clsact"]);
-        assert_eq!((report.tables.passed, report.tables.complete), (2, true));
+        let tables: Vec<_> = report.tables.iter().map(|tables| (tables.name.as_str(), tables.passed)).collect();
+        assert_eq!(tables, [("prog", 2), ("prog_xdp", 1)]);
         assert!(report.holds(), "{report:?}");
     }
 
@@ -205,10 +220,12 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
             ("no daemon", r#"["orig0 tc_ingress"],"error":null"#, r#"[],"error":"no cgroup""#),
             ("a failed table", "five_in_a_row ... ok", "five_in_a_row ... FAILED"),
             ("an unfinished table", "five_in_a_row ... ok", "five_in_a_row ... "),
-            ("no tables", "test ", "tset "),
-            ("no end", r#"{"guest":"done","code":0}"#, ""),
+            ("no tables in it", "test ", "tset "),
+            ("no tables", r#"{"guest":"tables""#, r#"{"guest":"sables""#),
+            ("no end", r#"{"guest":"done"}"#, ""),
+            ("no end of the tables", r#"{"guest":"ended","code":0}"#, ""),
             ("tables that were killed", r#""code":0"#, r#""code":null"#),
-            ("an init that failed", r#"{"guest":"tables"}"#, r#"{"guest":"failed","error":"no ip"}"#),
+            ("an init that failed", r#"{"guest":"ended","code":0}"#, r#"{"guest":"failed","error":"no ip"}"#),
         ];
         for (name, good, bad) in table {
             let port = GOOD.replace(good, bad);
@@ -219,9 +236,9 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 
     #[test]
     fn a_failed_table_says_why() {
-        let port = "test a ... FAILED\r\ntest b ... ok\r\n\r\nfailures:\r\n\r\n---- a stdout ----\r\n\r\nthread 'a' panicked \
+        let port = "{\"guest\":\"tables\",\"name\":\"prog\"}\r\ntest a ... FAILED\r\ntest b ... ok\r\n\r\nfailures:\r\n\r\n---- a stdout ----\r\n\r\nthread 'a' panicked \
                     at x.rs:1:1:\r\nleft: 1\r\n\r\n\r\nfailures:\r\n    a\r\n\r\ntest result: FAILED. 1 passed; 1 failed\r\n";
-        let tables = Report::parse(port).tables;
+        let tables = Report::parse(port).tables.remove(0);
 
         assert_eq!(tables.passed, 1);
         let said = "thread 'a' panicked at x.rs:1:1:\nleft: 1".to_owned();
@@ -230,8 +247,8 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 
     #[test]
     fn a_guest_that_hangs_says_where() {
-        let report = Report::parse("test a ... ok\ntest b::c ... ");
+        let report = Report::parse("{\"guest\":\"tables\",\"name\":\"prog\"}\ntest a ... ok\ntest b::c ... ");
 
-        assert_eq!(report.tables.unfinished.as_deref(), Some("b::c"));
+        assert_eq!(report.tables[0].unfinished.as_deref(), Some("b::c"));
     }
 }

@@ -27,8 +27,8 @@ pub(super) fn show(kernels: &[Kernel]) -> io::Result<()> {
             "{series:<8}{release:<34}{boots:<7}{:>8}{:>10}{:>8}{:>8}{seconds:>6}  {verdict}",
             format!("{loaded}/{all}"),
             format!("{attached}/{all}"),
-            report.tables.passed,
-            report.tables.failed.len(),
+            report.tables.iter().map(|tables| tables.passed).sum::<usize>(),
+            report.tables.iter().map(|tables| tables.failed.len()).sum::<usize>(),
         )?;
     }
     for kernel in kernels {
@@ -56,11 +56,14 @@ fn details(out: &mut impl io::Write, kernel: &Kernel) -> io::Result<()> {
     for lack in &report.lacks {
         writeln!(out, "  lacks: {lack}")?;
     }
-    for failed in &report.tables.failed {
-        writeln!(out, "  FAILED {}\n{}", failed.name, indented(&failed.said, 6))?;
-    }
-    if let Some(name) = &report.tables.unfinished {
-        writeln!(out, "  the guest ended in {name}")?;
+    for tables in &report.tables {
+        writeln!(out, "  {:<18}{} passed, {} failed", tables.name, tables.passed, tables.failed.len())?;
+        for failed in &tables.failed {
+            writeln!(out, "    FAILED {}\n{}", failed.name, indented(&failed.said, 6))?;
+        }
+        if let Some(name) = &tables.unfinished {
+            writeln!(out, "    the guest ended in {name}")?;
+        }
     }
     for error in &report.errors {
         writeln!(out, "  {}", indented(error, 6).trim_start())?;
