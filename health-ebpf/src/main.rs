@@ -36,6 +36,7 @@ mod trip;
 use aya_ebpf::{
     EbpfContext,
     bindings::{__sk_buff, xdp_action, xdp_md},
+    helpers::generated::bpf_clone_redirect,
     macros::{cgroup_sock, cgroup_sock_addr, classifier, sock_ops, xdp},
     programs::{SockAddrContext, SockContext, SockOpsContext, TcContext, XdpContext},
 };
@@ -270,6 +271,15 @@ fn rescued(verdict: i32, rescue: impl Fn() -> i32, reset: impl Fn() -> i32) -> i
         LOSER_NOTED => reset(),
         verdict => verdict,
     }
+}
+
+/// Sends the packet that it is run on to the interface that the mark names: the start-up test of the other programs. The
+/// priority is 1 for packets that shall arrive there, 0 for those that shall leave. Attached nowhere.
+#[classifier]
+pub fn inject(ctx: TcContext) -> i32 {
+    let skb = ctx.as_ptr().cast::<__sk_buff>();
+    // SAFETY: the context is a live `__sk_buff`.
+    unsafe { bpf_clone_redirect(skb, (*skb).mark, u64::from((*skb).priority)) as i32 }
 }
 
 /// The cheapest program there is: what benchmarks measure the others against.

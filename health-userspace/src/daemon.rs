@@ -8,16 +8,20 @@
 //! |---|---|
 //! | `detach` | the way out: drain, then remove programs and pins |
 //! | `events` | kernel events and decisions as lines for `sluice events` |
+//! | `house` | what happens by itself: interfaces, routes, neighbours, handovers |
 //! | `learn` | percentiles of the recent past, from the kernel's histograms |
 //! | `publish` | what `status` and `/metrics` show |
 //! | `reload` | another configuration, or why not |
+//! | `routes` | ways to origins, and what is wrong with them |
 //! | `start` | everything before the first tick |
 
 mod detach;
 mod events;
+mod house;
 mod learn;
 mod publish;
 mod reload;
+mod routes;
 mod start;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -73,6 +77,7 @@ struct Daemon {
     datapath: Datapath,
     sweeper: Sweeper,
     routes: Routes,
+    house: house::House,
     engine: Engine,
     checks: Scheduler,
     results: mpsc::Receiver<CheckResult>,
@@ -133,6 +138,7 @@ impl Daemon {
                         Err(error) => error!(%error, "cannot read the kernel's events"),
                     }
                 }
+                neighbours = self.house.neighbours() => self.saw_neighbours(&neighbours),
                 Some(result) = self.results.recv() => self.check_result(result),
                 Some(command) = self.commands.recv() => {
                     if let Some(end) = self.command(command).await {
@@ -252,20 +258,6 @@ impl Daemon {
             }
         }
         self.input.checks.push(result);
-    }
-
-    /// Interfaces that came or went, routes that moved.
-    async fn keep_house(&mut self) {
-        match self.datapath.attach() {
-            Ok(changes) => changes.iter().for_each(start::say),
-            Err(error) => error!(error = %start::chain(&error), "cannot attach"),
-        }
-        for (address, index) in start::interfaces(&self.routes, &self.config).await {
-            let id = crate::config::Ids::origin(self.datapath.registry(), address).0;
-            if let Err(error) = self.datapath.set_interface(id, index) {
-                warn!(%address, %error, "cannot note the origin's interface");
-            }
-        }
     }
 
     async fn command(&mut self, command: Command) -> Option<End> {

@@ -120,7 +120,7 @@ impl Daemon {
         self.push(what, object, detail, &decision.by, decision.at.0);
     }
 
-    fn push(&self, what: &str, object: String, detail: String, by: &str, mono_ns: u64) {
+    pub(super) fn push(&self, what: &str, object: String, detail: String, by: &str, mono_ns: u64) {
         self.log.push(EventLine {
             time_ns: wall(Timestamp(mono_ns)),
             what: what.to_owned(),
@@ -132,7 +132,7 @@ impl Daemon {
     }
 
     /// `SERVICE/ORIGIN`.
-    fn object(&self, id: u16) -> String {
+    pub(super) fn object(&self, id: u16) -> String {
         let service = self.service_of(id);
         if service.is_empty() { format!("#{id}") } else { format!("{service}/{}", self.name(id)) }
     }

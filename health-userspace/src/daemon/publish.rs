@@ -20,7 +20,7 @@ use crate::{
     probe,
     report::{DaemonReport, HookReport, ServiceReport, StatusReport},
     telemetry::{
-        AttachedScrape, BuildScrape, CheckScrape, Histogram, MapScrape, NodeScrape, OriginScrape, ReloadScrape, Scrape,
+        AttachedScrape, BuildScrape, CheckScrape, Histogram, NodeScrape, OriginScrape, ReloadScrape, Scrape,
         ServiceScrape,
         histogram::{RTT_BOUNDS, STEP_BOUNDS, TTFB_BOUNDS},
     },
@@ -46,6 +46,8 @@ pub(super) struct Tallies {
     steps: BTreeMap<(String, &'static str), Histogram>,
     /// First bad packet of each origin's trip.
     first_bad: BTreeMap<u16, u64>,
+    /// Times that the next hop of each origin was not found on its link.
+    unreachable: BTreeMap<u16, u64>,
     rates: BTreeMap<u16, Rate>,
     tiers: BTreeMap<String, (Option<u8>, Timestamp)>,
 }
@@ -98,6 +100,11 @@ impl Tallies {
 
     pub(super) fn first_bad(&self, origin: u16) -> Option<u64> {
         self.first_bad.get(&origin).copied()
+    }
+
+    /// The kernel half counts what ICMP says; what the neighbour table says is counted here.
+    pub(super) fn unreachable(&mut self, origin: u16) {
+        *self.unreachable.entry(origin).or_default() += 1;
     }
 
     /// A fault was judged; the map follows within the same tick.
@@ -272,7 +279,9 @@ impl Daemon {
             ..OriginScrape::default()
         };
         if let Some(reading) = reading {
-            origin.signals = reading.named().collect();
+            let missed = self.tallies.unreachable.get(&id.0).copied().unwrap_or(0);
+            let own = |(name, n)| (name, if name == "unreachable" { n + missed } else { n });
+            origin.signals = reading.named().map(own).collect();
             if metrics.histograms == Detail::Full {
                 origin.rtt = Some(histogram(RTT_BOUNDS, [&reading.rtt].into_iter()));
                 origin.ttfb = Some(histogram(TTFB_BOUNDS, [&reading.ttfb].into_iter()));
@@ -318,6 +327,7 @@ impl Daemon {
                 })
                 .collect(),
             maps: self.map_scrapes(),
+            flow_evictions: self.evictions(),
             map_write_errors: Some(self.tallies.write_errors),
             in_sync: Some(self.applied.in_sync()),
             events_lost: of(Count::EventLost),
@@ -335,18 +345,6 @@ impl Daemon {
             build: Some(BuildScrape { version: env!("CARGO_PKG_VERSION").to_owned(), abi: ABI_VERSION }),
             ..NodeScrape::default()
         }
-    }
-
-    /// Entries are counted for `sluice maps`; here only what costs nothing to know.
-    fn map_scrapes(&self) -> Vec<MapScrape> {
-        let limits = self.config.node.limits;
-        let origins = self.datapath.registry().live().len() as u64;
-        vec![
-            MapScrape { name: "origins", entries: Some(origins), max: u64::from(limits.origins) },
-            MapScrape { name: "moved", entries: Some(self.sweeper.live()), max: u64::from(limits.moved) },
-            MapScrape { name: "flows", entries: None, max: u64::from(limits.flows) },
-            MapScrape { name: "half_open", entries: None, max: u64::from(limits.half_open) },
-        ]
     }
 }
 

@@ -6,9 +6,13 @@ use std::{
 };
 
 use health_core::model::ServiceSpec;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
-use super::{Daemon, publish, start};
+use super::{
+    Daemon, publish,
+    routes::{self, Ways},
+    start,
+};
 use crate::{
     config::{self, Config},
     control::Outcome,
@@ -66,8 +70,9 @@ impl Daemon {
     }
 
     async fn switch(&mut self, config: Config) -> Result<(), start::StartError> {
-        let interfaces = start::interfaces(&self.routes, &config).await;
-        start::check_routes(&config, &interfaces)?;
+        let ways = Ways::find(&self.routes, &config).await;
+        routes::check(&config, &ways)?;
+        let interfaces = ways.interfaces();
         // Rounds that ended under the old list of checks are judged under it.
         while let Ok(result) = self.results.try_recv() {
             self.check_result(result);
@@ -95,10 +100,10 @@ impl Daemon {
             self.input.checks.clear();
         }
         (self.specs, self.config) = (specs, config);
-        match self.datapath.attach() {
-            Ok(attached) => attached.iter().for_each(start::say),
-            Err(error) => warn!(error = %start::chain(&error), "cannot attach"),
-        }
+        self.datapath.attach().iter().for_each(start::say);
+        self.self_test();
+        self.house.reconfigured(ways);
+        self.tell_neighbours();
         // A new origin must be read before it is judged.
         self.ticks = 0;
         self.tick();
@@ -120,7 +125,7 @@ impl Daemon {
 
     /// Writes the configuration in force again, after something else was half written over it.
     pub(super) async fn take_back(&mut self) {
-        let interfaces = start::interfaces(&self.routes, &self.config).await;
+        let interfaces = Ways::find(&self.routes, &self.config).await.interfaces();
         let config = self.config.clone();
         if let Err(error) = self.take_on(&config, &interfaces) {
             error!(error = %start::chain(&error), "cannot write the configuration in force again");

@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     error::Error,
     fs, io,
-    net::SocketAddr,
     os::unix::{fs::DirBuilderExt, net::UnixDatagram},
     path::PathBuf,
     sync::Arc,
@@ -18,14 +17,14 @@ use health_core::{
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::{mpsc, watch};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
-use super::{Daemon, End, learn, publish};
+use super::{Daemon, End, house::House, learn, publish, routes::Ways};
 use crate::{
     cli::RunOptions,
     config::{self, Config, ConfigErrors},
     control::{ControlError, EventLog, Handle, Listener, Published},
-    datapath::{Applied, Change, Datapath, DatapathError, Routes, interface_name},
+    datapath::{Applied, Change, Datapath, DatapathError, Neighbours, Routes},
     probe::{self, ProbeError, Scheduler, Settings, Target},
     telemetry::{self, Heartbeat, Metrics, Server, TelemetryError, logs::LogError},
 };
@@ -45,6 +44,9 @@ pub enum StartError {
     /// The kernel.
     #[error(transparent)]
     Datapath(#[from] DatapathError),
+    /// A hook.
+    #[error(transparent)]
+    Hook(Arc<DatapathError>),
     /// The socket of the command line.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -101,9 +103,9 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     // The pins' lock has been taken: from here on no other daemon is in the way.
     let listener = Listener::bind(&config.control.socket)?;
     let routes = Routes::open().map_err(StartError::Routes)?;
-    let interfaces = interfaces(&routes, &config).await;
-    check_routes(&config, &interfaces)?;
-    let specs = datapath.configure(&config, &interfaces)?;
+    let ways = Ways::find(&routes, &config).await;
+    super::routes::check(&config, &ways)?;
+    let specs = datapath.configure(&config, &ways.interfaces())?;
     let ring = datapath.events()?;
     let (mut checks, results) = scheduler(&config)?;
     checks.apply(&Target::all(&config, datapath.registry()))?;
@@ -126,6 +128,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         specs,
         sweeper: datapath.sweeper()?,
         datapath,
+        house: House::new(Neighbours::open().map_err(StartError::Routes)?, ways),
         routes,
         checks,
         results,
@@ -149,8 +152,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     };
     // The first plan is written before the first program is attached, so that none steers by an empty table.
     daemon.tick();
-    daemon.datapath.attach()?.iter().for_each(say);
-    daemon.datapath.attach_cgroup(&daemon.config)?;
+    daemon.attach_first()?;
     // Who is answered may rely on the programs: until now, clients wait in the socket's queue.
     let control = tokio::spawn(listener.serve(handle));
     notify("READY=1");
@@ -186,47 +188,13 @@ fn state_dir(config: &Config) -> Result<(), StartError> {
     made.map_err(|source| StartError::State { path: path.clone(), source })
 }
 
-/// Interfaces by which packets to origins leave. An origin without a route is left out: it is waited for.
-pub(super) async fn interfaces(routes: &Routes, config: &Config) -> BTreeMap<SocketAddr, u32> {
-    let mut interfaces = BTreeMap::new();
-    for origin in config.services.iter().flat_map(|service| &service.origins) {
-        if let Ok(index) = routes.interface(origin.address).await {
-            interfaces.insert(origin.address, index);
-        }
-    }
-    interfaces
-}
-
-/// Every origin's packets must pass a listed interface, else they are never seen.
-///
-/// While a listed interface is still missing, a route may yet move to it: then that is said, and waited for.
-pub(super) fn check_routes(config: &Config, interfaces: &BTreeMap<SocketAddr, u32>) -> Result<(), DatapathError> {
-    let listed = |name: &str| config.node.interfaces.iter().any(|pattern| pattern.matches(name));
-    let missing = config
-        .node
-        .interfaces
-        .iter()
-        .any(|pattern| pattern.is_exact() && nix::net::if_::if_nametoindex(pattern.as_str()).is_err());
-    for (&address, &index) in interfaces {
-        let interface = interface_name(index);
-        if listed(&interface) {
-            continue;
-        }
-        let error = DatapathError::UnlistedRoute { address, interface };
-        if !missing {
-            return Err(error);
-        }
-        warn!("{error}; a listed interface is still missing, so this is waited for");
-    }
-    Ok(())
-}
-
 /// Says what changed about hooks. A missing interface is said once.
 pub(super) fn say(change: &Change) {
     match change {
         Change::Attached(name) => info!(interface = name, "attached"),
         Change::Adopted(name) => info!(interface = name, "took over the programs of a former daemon"),
         Change::Gone(name) => warn!(interface = name, "went away; attached again when it comes back"),
+        Change::Failed(name, error) => error!(interface = name, error = %chain(error.as_ref()), "cannot attach"),
         Change::Waiting(name) => warn!(interface = name, "is not there yet; attached when it appears"),
     }
 }

@@ -6,54 +6,55 @@ use health_common::map;
 
 use super::{
     DatapathError,
+    attach::remove_filters,
+    handover,
     load::Pins,
     maps::{self, Maps},
 };
-use crate::report::DetachOutcome;
+use crate::{probe, report::DetachOutcome};
 
-/// Removes programs and pins of this ABI. Redirected flows would lose their way, so without `force` nothing is removed
+/// Removes programs and pins, those of other layouts too that still serve their flows. Redirected flows would lose their way, so without `force` nothing is removed
 /// while any live.
 ///
 /// # Errors
 ///
 /// [`DatapathError::NotLoaded`] without pins; [`DatapathError::Locked`] while a daemon holds them.
 pub fn detach(pin_dir: &Path, force: bool) -> Result<DetachOutcome, DatapathError> {
-    let flows = live(&Maps::open(pin_dir)?);
+    let maps = Maps::open(pin_dir)?;
     let _pins = Pins::take(pin_dir)?;
-    remove(pin_dir, flows, force)
+    let others = handover::find(pin_dir)?;
+    let flows = live(&maps) + others.live(probe::now());
+    remove(pin_dir, &others, flows, force)
 }
 
-/// The same for the daemon, which holds the lock itself.
-pub(super) fn remove(pin_dir: &Path, flows: u64, force: bool) -> Result<DetachOutcome, DatapathError> {
+/// The same for the daemon, which holds the locks itself.
+pub(super) fn remove(
+    pin_dir: &Path,
+    others: &handover::Others,
+    flows: u64,
+    force: bool,
+) -> Result<DetachOutcome, DatapathError> {
     if flows > 0 && !force {
         return Ok(DetachOutcome::FlowsLive { flows });
     }
-    let home = maps::home(pin_dir);
-    // Programs first, so that none runs on maps that are going.
-    let programs = empty(&home.join("links"))? + unpinned_filters();
-    let maps = empty(&home)?;
-    for folder in [home.join("links"), home, pin_dir.to_owned()] {
-        // Another ABI's pins may still be in the last one.
-        drop(fs::remove_dir(folder));
+    let (programs, maps) = remove_home(&maps::home(pin_dir), health_common::ABI_VERSION)?;
+    for other in others.list() {
+        others.remove(&other);
     }
+    drop(fs::remove_dir(pin_dir));
     Ok(DetachOutcome::Removed { programs, maps, flows_cut: flows })
 }
 
-/// Filters under clsact have no pins; before Linux 6.6 they are all there is.
-fn unpinned_filters() -> u64 {
-    use aya::programs::{TcAttachType, tc::qdisc_detach_program};
-    if super::attach::has_tcx() {
-        return 0;
+/// Removes the programs and maps of one layout; how many of each.
+pub(super) fn remove_home(home: &Path, abi: u32) -> Result<(u64, u64), DatapathError> {
+    // Programs first, so that none runs on maps that are going.
+    let programs = empty(&home.join("links"))? + remove_filters(abi);
+    let maps = empty(home)?;
+    for folder in [home.join("links"), home.to_owned()] {
+        // What is left in it, if anything, isn't ours.
+        drop(fs::remove_dir(folder));
     }
-    let mut removed = 0;
-    for interface in nix::net::if_::if_nameindex().into_iter().flat_map(|list| {
-        list.iter().map(|interface| interface.name().to_string_lossy().into_owned()).collect::<Vec<_>>()
-    }) {
-        for (direction, name) in [(TcAttachType::Ingress, "ingress"), (TcAttachType::Egress, "egress")] {
-            removed += u64::from(qdisc_detach_program(&interface, direction, name).is_ok());
-        }
-    }
-    removed
+    Ok((programs, maps))
 }
 
 /// Redirected flows that have not ended.
@@ -87,7 +88,12 @@ pub(super) fn clear_frontends(maps: &mut Maps) -> Result<(), DatapathError> {
 fn empty(folder: &Path) -> Result<u64, DatapathError> {
     let error = |source: io::Error| DatapathError::Pins { path: folder.to_owned(), source };
     let mut removed = 0;
-    for entry in fs::read_dir(folder).map_err(error)? {
+    let entries = match fs::read_dir(folder) {
+        // A start that failed half-way leaves less than a whole.
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries.map_err(error)?,
+    };
+    for entry in entries {
         let entry = entry.map_err(error)?;
         if entry.file_type().map_err(error)?.is_dir() {
             continue;

@@ -117,6 +117,38 @@ pub enum DatapathError {
         /// Which.
         interface: String,
     },
+    /// Somebody else's XDP program is on an interface.
+    #[error(
+        "interface `{interface}` carries the XDP program `{name}` (id {id}), which is not ours and is left alone: take the interface out of node.xdp, or remove that program with `ip link set dev {interface} xdp off`"
+    )]
+    ForeignXdp {
+        /// Which.
+        interface: String,
+        /// The program's name.
+        name: String,
+        /// Its number in the kernel.
+        id: u32,
+    },
+    /// The driver of an interface refused XDP.
+    #[error(
+        "cannot attach XDP in the driver of `{interface}`: take the interface out of node.xdp, and it is observed at TC, with the same counts"
+    )]
+    Xdp {
+        /// Which.
+        interface: String,
+        /// Why.
+        source: Box<ProgramError>,
+    },
+    /// The daemon of another version runs.
+    #[error(
+        "a sluice daemon with another map layout (v{abi}) uses `{}`: stop it first; its redirected flows are served until they end", path.display()
+    )]
+    OtherAbi {
+        /// Its version of the layout.
+        abi: u32,
+        /// The pin directory of that version.
+        path: PathBuf,
+    },
     /// The cgroup v2 hierarchy was not found.
     #[error("no cgroup v2 hierarchy is mounted: mount one, or switch socket steering off with node.cgroup = \"\"")]
     NoCgroup,
@@ -135,6 +167,44 @@ pub enum DatapathError {
         address: SocketAddr,
         /// Why.
         source: io::Error,
+    },
+    /// A hook could not be tested.
+    #[error("cannot test the hooks of {target}")]
+    SelfTest {
+        /// Interface, or hook.
+        target: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The SYN timeout could not be tested.
+    #[error("cannot test the SYN timeout of sockets")]
+    TimeoutTest {
+        /// Why.
+        source: io::Error,
+    },
+    /// What an origin answers would be dropped.
+    #[error(
+        "service `{service}`: flows that asked for `{asked}` and move to `{serving}` are answered by interface `{interface}`, where strict reverse path filtering drops them: set net.ipv4.conf.{interface}.rp_filter = 2 (loose)"
+    )]
+    StrictReversePath {
+        /// Which.
+        service: String,
+        /// The origin or virtual address that the flow asked for.
+        asked: String,
+        /// The origin that serves it.
+        serving: String,
+        /// Where its answers come in.
+        interface: String,
+    },
+    /// What is sent to a virtual address passes no hook.
+    #[error(
+        "service `{service}`: nothing that is sent to its virtual address {address} passes this node's hooks: steer sockets with node.cgroup, list in node.client_interfaces where clients arrive, or route the address by one of node.interfaces"
+    )]
+    VipUnseen {
+        /// Which.
+        service: String,
+        /// Its virtual address.
+        address: SocketAddr,
     },
     /// An origin's packets would pass us by.
     #[error(

@@ -22,14 +22,19 @@ use super::{
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sluice.bpf.o"));
 
 /// Names of the programs in the object, and the kernel that each needs.
-pub(super) const PROGRAMS: [(&str, &str); 7] = [
+pub(super) const PROGRAMS: [(&str, &str); 12] = [
     ("ingress", "6.1"),
+    ("ingress_behind", "6.1"),
     ("egress", "6.1"),
+    ("client", "6.1"),
+    ("xdp_ingress", "6.1"),
     ("connect4", "6.1"),
     ("connect6", "6.1"),
     ("peer4", "6.1"),
     ("peer6", "6.1"),
     ("release", "6.1"),
+    ("timeout", "6.1"),
+    ("inject", "6.1"),
 ];
 
 /// Sizes of the maps. Only maps that are made follow them; adopted ones stay as they are.
@@ -140,6 +145,8 @@ pub(super) fn load(pins: &Pins, sizes: &Sizes) -> Result<(Ebpf, bool), DatapathE
 fn load_program(program: &mut Program) -> Result<(), aya::programs::ProgramError> {
     match program {
         Program::SchedClassifier(program) => program.load(),
+        Program::Xdp(program) => program.load(),
+        Program::SockOps(program) => program.load(),
         Program::CgroupSockAddr(program) => program.load(),
         Program::CgroupSock(program) => program.load(),
         _ => Err(aya::programs::ProgramError::UnexpectedProgramType),
@@ -152,6 +159,8 @@ pub(super) fn program_fd(ebpf: &Ebpf, name: &'static str) -> Result<OwnedFd, Dat
     let program = ebpf.program(name).ok_or(DatapathError::Missing { name })?;
     let fd = match program {
         Program::SchedClassifier(program) => program.fd(),
+        Program::Xdp(program) => program.fd(),
+        Program::SockOps(program) => program.fd(),
         Program::CgroupSockAddr(program) => program.fd(),
         Program::CgroupSock(program) => program.fd(),
         _ => Err(aya::programs::ProgramError::UnexpectedProgramType),

@@ -4,19 +4,26 @@
 //! daemon.
 
 mod attach;
+mod census;
 mod detach;
 mod error;
 pub mod flows;
+mod handover;
 mod load;
 mod maps;
+mod neighbour;
 mod node;
+mod raw;
 mod read;
 mod registry;
 pub mod report;
+mod reverse;
 mod ring;
 mod route;
+mod selftest;
 mod sweep;
 mod sys;
+mod timeout;
 mod write;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::Path};
@@ -30,17 +37,23 @@ use health_core::{
 };
 
 pub use attach::{Change, Hook, cgroup_root};
+pub use census::{Census, Table};
 pub use detach::{detach, stop_steering};
 pub use error::DatapathError;
+pub use handover::Handover;
 pub use load::{OBJECT, Sizes};
+pub use neighbour::{Neighbour, Neighbours};
 pub use read::OriginReading;
 pub use registry::Registry;
+pub use reverse::ReversePath;
 pub use ring::Ring;
-pub use route::{Routes, interface_name};
+pub use route::{Hop, Routes, interface_name};
+pub use selftest::Blind;
 pub use sweep::Sweeper;
+pub use timeout::TimeoutTest;
 pub use write::Applied;
 
-use crate::{config::Config, report::DetachOutcome};
+use crate::{config::Config, probe, report::DetachOutcome};
 
 /// The kernel half, loaded and held by this daemon.
 pub struct Datapath {
@@ -48,6 +61,7 @@ pub struct Datapath {
     ebpf: Ebpf,
     maps: maps::Maps,
     hooks: attach::Hooks,
+    others: handover::Others,
     registry: Registry,
     written: write::Written,
     /// What of each frontend no plan decides.
@@ -71,15 +85,17 @@ impl Datapath {
             moved: limits.moved,
         };
         let pins = load::Pins::take(&config.node.pin_dir)?;
+        let others = handover::find(&config.node.pin_dir)?;
         let (ebpf, adopted) = load::load(&pins, &sizes)?;
         let maps = maps::Maps::open(&config.node.pin_dir)?;
         let registry = Registry::read(&maps)?;
-        let hooks = attach::Hooks::new(config.node.interfaces.clone());
+        let hooks = attach::Hooks::new(attach::Lists::of(&config.node));
         Ok(Self {
             pins,
             ebpf,
             maps,
             hooks,
+            others,
             registry,
             written: write::Written::default(),
             owners: BTreeMap::new(),
@@ -119,7 +135,7 @@ impl Datapath {
         interfaces: &BTreeMap<SocketAddr, u32>,
     ) -> Result<Vec<ServiceSpec>, DatapathError> {
         self.registry.register(&mut self.maps, config)?;
-        self.hooks.set_patterns(&self.pins, config.node.interfaces.clone());
+        self.hooks.set_lists(&self.pins, attach::Lists::of(&config.node));
         self.written.configure(&mut self.maps, &self.registry, config, interfaces)?;
         let specs: Vec<ServiceSpec> = config.services.iter().map(|service| service.spec(&self.registry)).collect();
         self.owners = specs
@@ -137,12 +153,18 @@ impl Datapath {
     }
 
     /// Attaches to interfaces that have appeared, lets go of those that are gone.
+    pub fn attach(&mut self) -> Vec<Change> {
+        self.hooks.round(&mut self.ebpf, &self.pins, &self.others.list())
+    }
+
+    /// Other layouts of the maps steer nothing new from now on; the sweeper removes them when their redirected flows have
+    /// ended. Call it when this one's programs are attached.
     ///
     /// # Errors
     ///
-    /// An interface that can't carry the programs.
-    pub fn attach(&mut self) -> Result<Vec<Change>, DatapathError> {
-        self.hooks.round(&mut self.ebpf, &self.pins)
+    /// A map of the other that can't be written.
+    pub fn take_over(&self, now: Timestamp) -> Result<Vec<Handover>, DatapathError> {
+        self.others.list().iter().map(|other| other.silence(now)).collect()
     }
 
     /// Attaches the socket programs where the configuration wants them.
@@ -151,7 +173,33 @@ impl Datapath {
     ///
     /// No cgroup v2, or a kernel that refuses.
     pub fn attach_cgroup(&mut self, config: &Config) -> Result<(), DatapathError> {
-        self.hooks.cgroup(&mut self.ebpf, &self.pins, &config.node.cgroup)
+        self.hooks.cgroup(&mut self.ebpf, &self.pins, &config.node)
+    }
+
+    /// Sends a test packet to each hook, and keeps which hooks did not see theirs.
+    ///
+    /// # Errors
+    ///
+    /// A hook that can't be tested.
+    pub fn self_test(&mut self) -> Result<Vec<Blind>, DatapathError> {
+        let blind = selftest::run(self)?;
+        self.hooks.set_blind(&blind);
+        Ok(blind)
+    }
+
+    /// Tests whether the SYN timeouts that the kernel half sets are in force. `None` where no sockets are steered.
+    ///
+    /// # Errors
+    ///
+    /// No sockets, or a map that can't be written.
+    pub fn test_timeout(&mut self) -> Result<Option<TimeoutTest>, DatapathError> {
+        let cgroup = self.hooks.cgroup_path();
+        cgroup.map(|path| timeout::test(&mut self.maps.node, path)).transpose()
+    }
+
+    /// Numbers of our programs in the kernel.
+    fn own_programs(&self) -> Vec<u32> {
+        self.ebpf.programs().filter_map(|(_, program)| Some(program.info().ok()?.id())).collect()
     }
 
     /// Hooks that should be held.
@@ -229,13 +277,13 @@ impl Datapath {
     ///
     /// No thread, or a map that can't be opened.
     pub fn sweeper(&self) -> Result<Sweeper, DatapathError> {
-        Sweeper::start(&self.pins.dir)
+        Sweeper::start(&self.pins.dir, self.others.clone())
     }
 
-    /// Redirected flows that have not ended. Walks the tables.
+    /// Redirected flows that have not ended, those of other layouts too. Walks the tables.
     #[must_use]
     pub fn flows_redirected(&self) -> u64 {
-        detach::live(&self.maps)
+        detach::live(&self.maps) + self.others.live(probe::now())
     }
 
     /// Steers nothing new from now on; redirected flows go on.
@@ -253,7 +301,7 @@ impl Datapath {
     ///
     /// A pin that can't be removed.
     pub fn detach(&mut self, force: bool) -> Result<DetachOutcome, DatapathError> {
-        detach::remove(&self.pins.dir, self.flows_redirected(), force)
+        detach::remove(&self.pins.dir, &self.others, self.flows_redirected(), force)
     }
 
     /// Where the pins are.

@@ -207,7 +207,7 @@ fn programs(pin_dir: &Path) -> Vec<ProgramReport> {
             let attached = sys::get(&entry.path()).is_ok_and(|link| match &interface {
                 // Another interface of the same name has another number.
                 Some(interface) => {
-                    let at = sys::ifindex(&link).unwrap_or(0);
+                    let at = sys::link_info(&link).map_or(0, |info| info.ifindex);
                     at != 0 && attach::index_of(interface).is_none_or(|index| index == at)
                 }
                 None => true,
@@ -224,6 +224,9 @@ fn program_of(hook: &str) -> &str {
     match hook {
         "tc_ingress" => "ingress",
         "tc_egress" => "egress",
+        "tc_client" => "client",
+        "xdp" => "xdp_ingress",
+        "sock_ops" => "timeout",
         "getpeername4" => "peer4",
         "getpeername6" => "peer6",
         "sock_release" => "release",
