@@ -74,9 +74,9 @@ fn entries_made_and_removed_are_counted() {
         refused.syn(&kernel);
         refused.refuse(&kernel);
         assert_eq!((counts(&kernel), kernel.entries()), ([2, 2, 1, 1], [0; 4]));
-        let reused = plan.conn(40_002);
-        reused.handshake(&kernel);
-        reused.again().handshake(&kernel);
+        let port = plan.conn(40_002);
+        port.handshake(&kernel);
+        port.again().handshake(&kernel);
         assert_eq!((counts(&kernel), kernel.entries()), ([4, 4, 3, 2], [0, 1, 0, 0]));
     });
 }

@@ -150,11 +150,9 @@ fn error_v4(icmp: &[u8]) -> Option<Error> {
     let says = match (icmp.first()?, icmp.get(1)?) {
         // Port; network, host and communication prohibited.
         (3, 3 | 9 | 10 | 13) => Says::Refused,
-        // Protocol; fragmentation needed; and precedence.
-        (3, 2 | 4 | 14..) => Says::Other,
+        // Protocol; fragmentation needed; and precedence. Time exceeded, parameter problem.
+        (3, 2 | 4 | 14..) | (11 | 12, _) => Says::Other,
         (3, _) => Says::Unreachable,
-        // Time exceeded, parameter problem.
-        (11 | 12, _) => Says::Other,
         _ => return None,
     };
     let quoted = icmp.get(8..)?;

@@ -59,11 +59,10 @@ impl World {
     pub(super) fn push(&mut self, hook: Hook, frame: &[u8]) {
         self.clock += 1;
         match read(frame) {
-            Read::Other => {}
             Read::Skipped(count) => self.tally.count(count),
             Read::Error(error) if hook == Hook::Ingress => self.error(&error),
             // The node's side complains of what an origin sent: nobody's evidence.
-            Read::Error(_) => {}
+            Read::Other | Read::Error(_) => {}
             Read::Tcp(packet) if hook == Hook::Ingress => self.origin_sent(&packet),
             Read::Tcp(packet) => self.node_sent(&packet, hook == Hook::Client),
         }
