@@ -2,7 +2,7 @@
 
 use health_common::map::Count;
 
-use crate::support::kernel::until;
+use crate::support::kernel::{until, wait_ms};
 use crate::support::packet::{ACK, FIN, PSH, RST, SYN};
 use crate::support::{A, Hook, Kernel, PASS, Packet, Plan};
 
@@ -224,15 +224,6 @@ fn a_late_answer_is_counted_late() {
     assert_eq!(late, [1; 4]);
     let long = kernel.counters(A).ttfb.iter().position(|&count| count == 1).map(health_common::histogram::lower_bound);
     assert!(long >= Some(33_000_000), "{long:?}");
-}
-
-/// Until so much of the kernel's own clock has passed.
-fn wait_ms(kernel: &Kernel, ms: u128) {
-    let begun = std::time::Instant::now();
-    until("time passes", || {
-        kernel.run(Hook::Trivial, &[0; 64]);
-        begun.elapsed().as_millis() > ms
-    });
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn each(test: impl Fn(&Plan, &mut Kernel)) {
 
 /// Sent on to the standby: nothing but its address and port, and the checksums, differ.
 #[track_caller]
-fn goes_to_b(plan: &Plan, sent: &Packet, run: &Run) {
+pub(crate) fn goes_to_b(plan: &Plan, sent: &Packet, run: &Run) {
     assert_eq!((run.verdict, run.mark), (REDIRECT, SECOND_PASS_MARK), "{sent:?}");
     let want = Packet { to: plan.address(B), ..sent.clone() };
     assert_eq!(run.packet, want.bytes(), "{:?}", Packet::read(&run.packet));
@@ -32,7 +32,7 @@ fn goes_to_b(plan: &Plan, sent: &Packet, run: &Run) {
 
 /// Handed on as if the primary had sent it.
 #[track_caller]
-fn comes_from_a(plan: &Plan, sent: &Packet, run: &Run) {
+pub(crate) fn comes_from_a(plan: &Plan, sent: &Packet, run: &Run) {
     assert_eq!((run.verdict, run.mark), (PASS, 0), "{sent:?}");
     let want = Packet { from: plan.address(A), ..sent.clone() };
     assert_eq!(run.packet, want.bytes(), "{:?}", Packet::read(&run.packet));

@@ -17,6 +17,8 @@ mod icmp;
 mod pass;
 #[path = "../prog/reset.rs"]
 mod reset;
+#[path = "../prog/resteer.rs"]
+mod resteer;
 #[path = "../prog/reuse.rs"]
 mod reuse;
 #[path = "../prog/signals.rs"]
@@ -27,5 +29,7 @@ mod steer;
 mod trial;
 #[path = "../prog/trip.rs"]
 mod trip;
+#[path = "../prog/turn.rs"]
+mod turn;
 
 const _: () = assert!(support::kernel::THROUGH_XDP, "the support goes by the name of this target");

@@ -417,6 +417,16 @@ impl Loaded {
     }
 }
 
+/// Until so much of the kernel's own clock has passed.
+#[track_caller]
+pub(crate) fn wait_ms(kernel: &Kernel, ms: u128) {
+    let begun = Instant::now();
+    until("time passes", || {
+        kernel.run(Hook::Trivial, &[0; 64]);
+        begun.elapsed().as_millis() > ms
+    });
+}
+
 /// Does `again` until it says that it is done; time passes between the packets, not in a sleep.
 #[track_caller]
 pub(crate) fn until(what: &str, mut again: impl FnMut() -> bool) {

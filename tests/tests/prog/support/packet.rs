@@ -7,6 +7,8 @@ pub(crate) const SYN: u8 = 2;
 pub(crate) const RST: u8 = 4;
 pub(crate) const PSH: u8 = 8;
 pub(crate) const ACK: u8 = 16;
+pub(crate) const ECE: u8 = 64;
+pub(crate) const CWR: u8 = 128;
 
 const ETH_LEN: usize = 14;
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
