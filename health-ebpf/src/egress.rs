@@ -77,7 +77,8 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
     if let Some(attempt) = F::half_open().get_ptr(packet.key) {
         // SAFETY: as for flows.
         answered_unseen::<F>(packet, unsafe { &*attempt });
-    } else if !H::CLIENT && !is_bypassed(ctx) {
+    } else if !H::CLIENT && F::moved_back().get_ptr(packet.key).is_none() && !is_bypassed(ctx) {
+        // What was redirected where it arrived, and lost its mark on the way, was seen there.
         count(Count::PickedUp);
     }
     PASS

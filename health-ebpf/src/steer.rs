@@ -88,14 +88,14 @@ pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64, how: u64) -> u
         first_flow(failed, id, now);
         return pack(id, 0, next);
     }
-    let word = for_new_flow(table, frontend, slot, hash, now);
     if mode & Node::OBSERVE != 0 {
-        if word != pack(table.own, 0, 0) {
+        // Not computed to the end: a choice takes of a standby's room, and may win a trial that nobody would do.
+        if slot != table.own || usable(slot) == 0 {
             count(Count::WithheldSteer);
         }
         return LEAVE;
     }
-    word
+    for_new_flow(table, frontend, slot, hash, now)
 }
 
 #[inline(always)]

@@ -6,16 +6,22 @@
 #[allow(dead_code, reason = "the benchmark needs other parts of it than the tables do")]
 mod support;
 
+mod capacity;
 mod choice;
+mod client;
+mod flood;
 mod framing;
 mod garbage;
 mod icmp;
+mod mode;
 mod pass;
 mod reset;
 mod resteer;
 mod reuse;
 mod signals;
 mod size;
+mod stamps;
+mod status;
 mod steer;
 mod trial;
 mod trip;

@@ -10,7 +10,7 @@ use crate::support::{A, Conn, Hook, Kernel, PASS, Plan, REDIRECT};
 const AFTER_MS: u64 = 20;
 
 /// Until the next trial may go.
-fn due(kernel: &mut Kernel) {
+pub(crate) fn due(kernel: &mut Kernel) {
     let next = kernel.state(A).trial_next_ns;
     let now = || {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -25,7 +25,7 @@ fn due(kernel: &mut Kernel) {
 }
 
 /// SYNs of new ports; the connections that were sent to the primary.
-fn tried(plan: &Plan, kernel: &Kernel, ports: std::ops::Range<u16>) -> Vec<Conn> {
+pub(crate) fn tried(plan: &Plan, kernel: &Kernel, ports: std::ops::Range<u16>) -> Vec<Conn> {
     let conns = ports.map(|port| plan.conn(port));
     conns.filter(|conn| conn.syn(kernel).verdict == PASS).collect()
 }

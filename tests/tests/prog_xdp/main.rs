@@ -5,14 +5,22 @@
 #[path = "../prog/support/mod.rs"]
 mod support;
 
+#[path = "../prog/capacity.rs"]
+mod capacity;
 #[path = "../prog/choice.rs"]
 mod choice;
+#[path = "../prog/client.rs"]
+mod client;
+#[path = "../prog/flood.rs"]
+mod flood;
 #[path = "../prog/framing.rs"]
 mod framing;
 #[path = "../prog/garbage.rs"]
 mod garbage;
 #[path = "../prog/icmp.rs"]
 mod icmp;
+#[path = "../prog/mode.rs"]
+mod mode;
 #[path = "../prog/pass.rs"]
 mod pass;
 #[path = "../prog/reset.rs"]
@@ -23,6 +31,10 @@ mod resteer;
 mod reuse;
 #[path = "../prog/signals.rs"]
 mod signals;
+#[path = "../prog/stamps.rs"]
+mod stamps;
+#[path = "../prog/status.rs"]
+mod status;
 #[path = "../prog/steer.rs"]
 mod steer;
 #[path = "../prog/trial.rs"]

@@ -28,8 +28,19 @@ pub(crate) const REDIRECT: i32 = 7;
 const PACKET_MAX: usize = 2048;
 /// Far over any timeout that a table sets.
 const DEADLINE: Duration = Duration::from_secs(5);
+// Offsets in `struct __sk_buff`.
 const MARK_OFFSET: usize = 8;
+const GSO_SEGS_OFFSET: usize = 164;
+const GSO_SIZE_OFFSET: usize = 176;
 const CONTEXT_LEN: usize = 192;
+
+fn put(context: &mut [u8; CONTEXT_LEN], at: usize, value: u32) {
+    context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+}
+
+fn get(context: &[u8; CONTEXT_LEN], at: usize) -> u32 {
+    u32::from_ne_bytes(context[at..at + 4].try_into().expect("4 bytes"))
+}
 
 /// Whether packets from origins go through XDP first. The tables are built twice: as `prog`, and as `prog_xdp`.
 pub(crate) const THROUGH_XDP: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"prog_xdp");
@@ -229,27 +240,40 @@ impl Loaded {
 
     /// Runs a packet whose `skb->mark` is set.
     pub(crate) fn run_marked(&self, hook: Hook, packet: &[u8], mark: u32) -> Run {
+        let mut context = [0; CONTEXT_LEN];
+        put(&mut context, MARK_OFFSET, mark);
+        self.run_in(hook, packet, &mut context)
+    }
+
+    /// Runs a packet that the device is to cut into segments (GSO). Their number and size afterwards.
+    pub(crate) fn run_segments(&self, hook: Hook, packet: &[u8], number: u32, size: u32) -> (Run, u32, u32) {
+        let mut context = [0; CONTEXT_LEN];
+        put(&mut context, GSO_SEGS_OFFSET, number);
+        put(&mut context, GSO_SIZE_OFFSET, size);
+        let run = self.run_in(hook, packet, &mut context);
+        (run, get(&context, GSO_SEGS_OFFSET), get(&context, GSO_SIZE_OFFSET))
+    }
+
+    fn run_in(&self, hook: Hook, packet: &[u8], context: &mut [u8; CONTEXT_LEN]) -> Run {
         if THROUGH_XDP && hook == Hook::Ingress {
             self.observe(packet);
         }
-        let (mut data, mut context) = ([0; PACKET_MAX], [0; CONTEXT_LEN]);
-        context[MARK_OFFSET..MARK_OFFSET + 4].copy_from_slice(&mark.to_ne_bytes());
-        let context_in = context;
+        let mut data = [0; PACKET_MAX];
+        let context_in = *context;
         let result = self
             .program(hook)
             .test_run(TestRunOptions {
                 data_in: Some(packet),
                 data_out: Some(&mut data),
                 ctx_in: Some(&context_in),
-                ctx_out: Some(&mut context),
+                ctx_out: Some(&mut context[..]),
                 ..TestRunOptions::new()
             })
             .expect("BPF_PROG_TEST_RUN");
-        let mark = context[MARK_OFFSET..MARK_OFFSET + 4].try_into().expect("4 bytes");
         Run {
             verdict: result.return_value.cast_signed(),
             packet: data[..result.data_size_out as usize].to_vec(),
-            mark: u32::from_ne_bytes(mark),
+            mark: get(context, MARK_OFFSET),
         }
     }
 
