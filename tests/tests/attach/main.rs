@@ -184,3 +184,39 @@ fn a_neighbour_that_nobody_answers_for_is_told() -> Result<()> {
     event(&daemon, "reachable")?;
     Ok(())
 }
+
+/// Flows that the smallest table can't hold: it has 1024 places.
+const CROWD: usize = 3000;
+
+#[test]
+fn what_a_full_table_pushes_out_is_counted() -> Result<()> {
+    let lab = Lab::new(ONE_LINK)?;
+    let mut daemon = daemon_with(&lab, &LabConfig::of(&lab), "limits = { flows = 1024, half_open = 1024 }")?;
+    daemon.start()?;
+    let value = |name: &str, labels: &[(&str, &str)]| daemon.metrics().ok()?.value(name, labels);
+    wait_until("the tables are counted", 30 * SECOND, || {
+        value("sluice_flow_evictions_total", &[("table", "flows")]).is_some_and(|evicted| evicted < 0.5)
+    })?;
+    // Nobody accepts them, and the handshakes end all the same: the backlog is longer than the crowd.
+    let a = lab.origin_a(Family::Ipv4).ip();
+    lab.a.namespace().sysctl("core/somaxconn", "4096")?;
+    let listener = lab.a.namespace().enter(|| std::net::TcpListener::bind((a, 7)))??;
+    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(4096)?)?;
+    let text = fs::read_to_string(daemon.config())?;
+    let service = format!("\n[[service]]\nname = \"crowd\"\n[[service.origin]]\nname = \"a\"\naddress = \"{a}:7\"\n");
+    daemon.write_config(&(text + &service))?;
+    daemon.cli(&["reload"])?.success()?;
+    let crowd: Vec<_> = lab.node.enter(|| {
+        let connect = |_| std::net::TcpStream::connect_timeout(&(a, 7).into(), 5 * SECOND);
+        (0..CROWD).map(connect).collect::<std::io::Result<_>>()
+    })??;
+    wait_until("what was pushed out is counted", 40 * SECOND, || {
+        let evicted = value("sluice_flow_evictions_total", &[("table", "flows")]).unwrap_or_default();
+        // The kernel gives room to some more than were asked for, for each CPU.
+        evicted > 1000.0 && evicted < 3000.0
+    })?;
+    let entries = value("sluice_map_entries", &[("map", "flows")]).context("no entries")?;
+    assert!(entries > 500.0 && entries < 2048.0, "{entries}");
+    drop(crowd);
+    Ok(())
+}
