@@ -149,7 +149,7 @@ fn family<K: FlowKey + aya::Pod>(
     for (key, moved) in over {
         // A new flow may have taken the tuple since it was read: then it is not over any more.
         if out.get(&key, 0).is_ok_and(|current| is_over(&current, now)) {
-            drop(back.remove(&key.with_remote(&moved.to)));
+            drop(back.remove(&key.with_remote(&moved.to).with_node_port(moved.node_port)));
             drop(out.remove(&key));
         }
     }
