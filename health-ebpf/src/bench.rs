@@ -7,7 +7,9 @@
 #![no_main]
 
 use aya_ebpf::{
+    EbpfContext,
     bindings::TC_ACT_SHOT,
+    helpers::generated::bpf_skb_change_tail,
     macros::{classifier, map},
     maps::{Array, ProgramArray},
     programs::TcContext,
@@ -39,8 +41,8 @@ pub struct Script {
     flows_log2: u32,
     /// Place of the program under test in `programs`.
     target: u32,
-    /// Always 0.
-    pad: u32,
+    /// Length of the packet, which a program may have changed. Unit: bytes.
+    len: u32,
 }
 
 #[map(name = "script")]
@@ -73,6 +75,11 @@ pub fn wrapper(ctx: TcContext) -> i32 {
         bytes.add(seq_at + 1).write(seq[1]);
         bytes.add(seq_at + 2).write(seq[2]);
         bytes.add(seq_at + 3).write(seq[3]);
+    }
+    // That it has to be done is the last packet's doing, whose program bears its cost.
+    // SAFETY: the context is a live `__sk_buff`.
+    if ctx.len() != script.len && unsafe { bpf_skb_change_tail(ctx.as_ptr().cast(), script.len, 0) } != 0 {
+        return TC_ACT_SHOT;
     }
     let data = ctx.data();
     if data + TEMPLATE > ctx.data_end() {

@@ -16,7 +16,7 @@ pub(crate) const FLOWS_LOG2: [u32; 3] = [0, 16, 20];
 type Case = fn(&mut Bench, &'static str) -> Result<()>;
 
 /// Names of design.md §11.
-pub(crate) const CASES: [(&str, Case); 9] = [
+pub(crate) const CASES: [(&str, Case); 10] = [
     ("not_ours", Bench::not_ours),
     ("data", Bench::data),
     ("ack", Bench::ack),
@@ -26,6 +26,7 @@ pub(crate) const CASES: [(&str, Case); 9] = [
     ("syn_steered", Bench::syn_steered),
     ("syn_ack", Bench::syn_ack),
     ("rst", Bench::rst),
+    ("turn_around", Bench::turn_around),
 ];
 
 /// Tuples of a batch that stays in the cache.
@@ -67,7 +68,7 @@ enum Before {
 /// All wanted figures of a family, with so many flows.
 pub(crate) fn measure(family: &'static str, flows_log2: u32, filter: &Filter) -> Result<Vec<Row>> {
     let mut plan = Plan { ports: vec![443, PORT], ..Plan::new(family == "ipv6") };
-    plan.origin.flags = Origin::PRESENT;
+    plan.origin.flags = Origin::PRESENT | Origin::RESCUE;
     // Room to spare: the maps hand free entries out to the CPUs in lots, and nothing may be evicted.
     let flows = 1 << flows_log2.max(BATCH_LOG2);
     let mut kernel = Kernel::new(64, flows + flows / 16 + 4096);
@@ -162,6 +163,11 @@ impl Bench {
     fn rst(&mut self, case: &'static str) -> Result<()> {
         let reset = self.conn.back(RST, RESPONSE, 0, REQUEST);
         self.ending(case, Before::Answered, Hook::Ingress, &reset, (A, "closed"))
+    }
+
+    /// A refusal that becomes a SYN to the standby.
+    fn turn_around(&mut self, case: &'static str) -> Result<()> {
+        self.ending(case, Before::Syn, Hook::Ingress, &self.conn.refusal_packet(), (B, "turned_around"))
     }
 }
 

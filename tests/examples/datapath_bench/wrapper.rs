@@ -28,7 +28,7 @@ struct Script {
     step: u32,
     flows_log2: u32,
     target: u32,
-    pad: u32,
+    len: u32,
 }
 
 // SAFETY: `repr(C)`, integers and an array of them, no padding (asserted below).
@@ -110,7 +110,7 @@ impl Stream {
             step: self.step,
             flows_log2: self.flows_log2,
             target,
-            pad: 0,
+            len: u32::try_from(self.packet.len())?,
         })
     }
 }
