@@ -91,8 +91,9 @@ pub struct Flow {
     pub client: u8,
     /// Shift of the window that the node's side offers (RFC 7323 §2.3): 0 to 14.
     pub node_shift: u8,
-    /// Room up to a cache line.
-    pub pad: u16,
+    /// The node's port that the origin sees: its own, if the flow is not [`MOVED`]; set after
+    /// [`crate::track::establish`].
+    pub wire_port: Be16,
 }
 
 const _: () = assert!(size_of::<HalfOpen>() == 64);
@@ -128,6 +129,11 @@ pub const ZERO_WINDOW: u16 = 1 << 12;
 pub const LOSER_TOLD: u16 = 1 << 13;
 /// Steered and followed where its client's packets arrive (`client_interfaces`), and so not at egress.
 pub const AT_CLIENT: u16 = 1 << 14;
+/// A bit of the time at which the entry in `moved_out_*` was last said to be in use: see [`USED_SHIFT`].
+pub const USED: u16 = 1 << 15;
+/// Every so often, as a power of two of ns (17 s), a packet of a redirected flow says that it is in use, where others need
+/// not look at that entry.
+pub const USED_SHIFT: u32 = 34;
 
 /// Mixes a number, so that neighbours (ports, addresses) fall far apart. The finaliser of SplitMix64 (Steele et al.,
 /// OOPSLA 2014).

@@ -6,6 +6,13 @@ use crate::{ARMED_MAX, NONE, SERVICE_ORIGINS_MAX, SLOTS};
 pub const NODE: &str = "node";
 /// `HASH` of [`crate::net::Endpoint`] to [`crate::net::EndpointUse`].
 pub const ENDPOINTS: &str = "endpoints";
+/// `ARRAY` of a byte of `FILTER_…` bits for each [`crate::net::Endpoint::place`]. It spares packets that are not ours the
+/// hash maps. Bits are never taken back: a stale one costs a look into those, and flows outlive the address in `endpoints`.
+pub const FILTER: &str = "filter";
+/// A key of `endpoints` has, or had, this place. Set by userspace, before the key.
+pub const FILTER_OURS: u8 = 1;
+/// Flows were redirected there. Set by the kernel.
+pub const FILTER_REDIRECTED: u8 = 2;
 /// `ARRAY` of [`crate::origin::Origin`]: written by userspace.
 pub const ORIGINS: &str = "origins";
 /// `ARRAY` of [`crate::origin::OriginState`]: written by the kernel.

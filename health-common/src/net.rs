@@ -92,6 +92,21 @@ impl Endpoint {
     }
 }
 
+/// Places of the map `filter`: enough that 10,000 addresses leave most of them empty.
+pub const PLACES: u32 = 1 << 16;
+
+impl Endpoint {
+    /// Its place in the map `filter`, which others may share.
+    #[inline(always)]
+    #[must_use]
+    pub const fn place(&self) -> u32 {
+        let [a, b, c, d] = self.addr.0;
+        let word = (a ^ b ^ c ^ d) as u64 | (self.port.0 as u64) << 32;
+        // Multiplicative hashing: the upper bits depend on all of the word's.
+        (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u32
+    }
+}
+
 /// What the node's traffic to an address and port means. Value of the map `endpoints`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]

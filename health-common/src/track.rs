@@ -5,6 +5,7 @@
 //! [`Effects`], and the caller counts it.
 
 use crate::flow::{ANSWERED, AT_CLIENT, FORWARDED, Flow, HalfOpen, MOVED, NODE_FIN, ORIGIN_FIN, TRIAL, ZERO_WINDOW};
+use crate::net::Be16;
 
 /// TCP header bits (RFC 9293 §3.1).
 pub const FIN: u8 = 1;
@@ -180,7 +181,7 @@ pub const fn establish(attempt: &HalfOpen, synack: &Segment, node_shift: u8, now
         flags: attempt.flags & (MOVED | TRIAL | FORWARDED | AT_CLIENT),
         client: attempt.client,
         node_shift,
-        pad: 0,
+        wire_port: Be16(0),
     }
 }
 

@@ -111,6 +111,7 @@ fn established<F: Family>(
     scratch.attempt = *attempt;
     let (_, shift) = surveyed();
     scratch.flow = track::establish(attempt, &packet.segment, shift, now);
+    (scratch.flow.wire_port, _) = packet.key.ports();
     let how = u32::from(attempt.flags & TRIAL != 0) | u32::from(attempt.repeats == 0) << 1 | u32::from(is_first) << 2;
     accepted(attempt.origin, attempt.syn_ns, now, how);
     if let Some(counters) = maps::counters(attempt.origin) {

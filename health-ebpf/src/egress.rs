@@ -5,6 +5,7 @@
 
 use aya_ebpf::programs::TcContext;
 use health_common::{
+    cells::REQUEST_SHIFT,
     flow::{AT_CLIENT, HalfOpen, MOVED, TRIAL},
     map::Count,
     net::FlowKey,
@@ -43,6 +44,9 @@ impl Hook for Client {
 /// A packet to an origin, perhaps.
 #[inline(always)]
 pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i32 {
+    if maps::filter(&packet.key.remote()) == 0 {
+        return PASS;
+    }
     // No origin answers a SYN with FIN or RST, so that is no attempt either.
     if packet.segment.flags & (SYN | ACK | RST | FIN) == SYN {
         return if maps::note::<F>(packet, &packet.key) { SYN_NOTED } else { PASS };
@@ -54,18 +58,27 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
             return PASS;
         }
         let effects = track::from_node(flow, &packet.segment, maps::now);
+        let way = (flow.origin, flow.wire_port);
         let is_moved = flow.flags & MOVED != 0;
+        let told = is_moved && moved::is_due(flow);
         if let Some(counters) = maps::counters(flow.origin) {
             counters.pkts_out += packets(ctx);
             counters.bytes_out += u64::from(packet.segment.len);
         }
-        if effects.bits != 0 {
+        if effects.bits != 0 && !changes_nothing(&effects, flow.request_ns) {
             node_signals(who(flow, 0), effects.bits, effects.request_ns, flow.request_ns);
             if effects.has(Effects::CLOSED) {
                 moved::end::<F>(&packet.key, is_moved);
             }
         }
-        return on_its_way::<F, H>(ctx, packet, is_moved);
+        if told {
+            moved::used::<F>(&packet.key);
+        }
+        return if is_moved {
+            moved::send_to::<F, H>(ctx, packet, way)
+        } else {
+            on_its_way::<F, H>(ctx, packet, false)
+        };
     }
     if maps::endpoint(&packet.key.remote()).is_none() {
         return PASS;
@@ -82,6 +95,12 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
         count(Count::PickedUp);
     }
     PASS
+}
+
+/// More of a request whose last byte was sent in the same epoch: it would be taken out of that epoch's cell and put back.
+#[inline(always)]
+fn changes_nothing(effects: &Effects, request_ns: u64) -> bool {
+    effects.bits == Effects::REFRESHED && effects.request_ns >> REQUEST_SHIFT == request_ns >> REQUEST_SHIFT
 }
 
 /// A packet that needs nothing more here.

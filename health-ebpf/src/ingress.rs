@@ -4,7 +4,7 @@ use aya_ebpf::{bindings::TC_ACT_SHOT, programs::TcContext};
 use health_common::{
     flow::{Flow, LOSER_TOLD, MOVED},
     http::{STATUS_LEN, status_class},
-    map::Count,
+    map::{Count, FILTER_REDIRECTED},
     net::{Be16, Endpoint, FlowKey},
     track::{self, ACK, Effects, RST, SYN},
 };
@@ -23,23 +23,23 @@ use crate::{
 /// A packet from an origin, perhaps.
 #[inline(always)]
 pub fn ingress<F: Family, C: Context>(ctx: &C, packet: &Packet<F::Key>) -> i32 {
+    let known = maps::filter(&packet.key.remote());
+    if known == 0 {
+        return PASS;
+    }
+    // First: a redirected flow's tuple on the wire may be the one that another, redirected elsewhere, is known by.
+    if known & FILTER_REDIRECTED != 0
+        && let Some(way) = back::<F>(&packet.key)
+    {
+        return redirected::<F, C>(ctx, packet, &way);
+    }
     if let Some(flow) = F::flows().get_ptr_mut(packet.key) {
         // SAFETY: as in `egress`.
         let flow = unsafe { &mut *flow };
-        if flow.flags & MOVED == 0 {
-            return if C::OBSERVES { of_flow::<F, C>(ctx, packet, &packet.key, flow) } else { PASS };
+        if flow.flags & MOVED != 0 {
+            return loser::<F, C>(packet, flow);
         }
-        // Its tuple on the wire is another one: this one may be another flow's.
-        return match back::<F>(&packet.key) {
-            Some(way) => redirected::<F, C>(ctx, packet, &way),
-            None => loser::<F, C>(packet, flow),
-        };
-    }
-    if maps::endpoint(&packet.key.remote()).is_none() {
-        return PASS;
-    }
-    if let Some(way) = back::<F>(&packet.key) {
-        return redirected::<F, C>(ctx, packet, &way);
+        return if C::OBSERVES { of_flow::<F, C>(ctx, packet, &packet.key, flow) } else { PASS };
     }
     if F::half_open().get_ptr(packet.key).is_some() && maps::note::<F>(packet, &packet.key) {
         return ANSWER_NOTED;

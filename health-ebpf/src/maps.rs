@@ -9,8 +9,8 @@ use aya_ebpf::{
 use health_common::{
     event::{Event, Kind, Why},
     flow::{Choice, Flow, HalfOpen, Moved},
-    map::{BypassKey, CGROUP_LEVEL_MAX, Count, Name, NameKey, Node, Selector, Service, Table},
-    net::{Endpoint, EndpointUse, FlowKey4, FlowKey6},
+    map::{BypassKey, CGROUP_LEVEL_MAX, Count, FILTER_REDIRECTED, Name, NameKey, Node, Selector, Service, Table},
+    net::{Endpoint, EndpointUse, FlowKey4, FlowKey6, PLACES},
     origin::{Counters, Origin, OriginState},
     trip::Usable,
 };
@@ -21,6 +21,8 @@ use crate::{build::Build, icmp::Quote, moved, nat::Rewrite, parse::Packet, signa
 static NODE: Array<Node> = Array::with_max_entries(1, 0);
 #[map(name = "endpoints")]
 static ENDPOINTS: HashMap<Endpoint, EndpointUse> = HashMap::with_max_entries(20_000, 0);
+#[map(name = "filter")]
+static FILTER: Array<u8> = Array::with_max_entries(PLACES, 0);
 #[map(name = "origins")]
 static ORIGINS: Array<Origin> = Array::with_max_entries(10_000, 0);
 #[map(name = "states")]
@@ -226,6 +228,21 @@ pub fn node() -> Option<&'static Node> {
 pub fn endpoint(key: &Endpoint) -> Option<EndpointUse> {
     // SAFETY: the value is one aligned word, so it can't be read torn.
     unsafe { ENDPOINTS.get(key) }.copied()
+}
+
+/// What may be known of an address and port: `FILTER_…` bits, 0 for most of what isn't ours.
+#[inline(always)]
+pub fn filter(key: &Endpoint) -> u8 {
+    FILTER.get(key.place()).map_or(0, |&bits| bits)
+}
+
+/// Flows are redirected there from now on.
+#[inline(always)]
+pub fn redirects_to(key: &Endpoint) {
+    if let Some(bits) = FILTER.get_ptr_mut(key.place()) {
+        // SAFETY: one byte. Userspace writes it before anything can be redirected there, other CPUs write the same.
+        unsafe { *bits |= FILTER_REDIRECTED };
+    }
 }
 
 #[inline(always)]

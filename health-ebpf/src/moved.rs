@@ -2,7 +2,7 @@
 
 use aya_ebpf::{bindings::BPF_NOEXIST, programs::TcContext};
 use health_common::{
-    flow::{FIXED, Moved, mix},
+    flow::{FIXED, Flow, Moved, USED, USED_SHIFT, mix},
     map::Count,
     net::{Be16, FlowKey},
     origin::Origin,
@@ -36,6 +36,20 @@ pub fn send<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i32
         moved.seen_ns = now;
     }
     let change = Change { side: Side::Destination, to: &moved.to, node_port: moved.node_port };
+    redirect::<F, H>(ctx, packet, change, moved.ifindex)
+}
+
+/// The same for an established flow, which says by itself where: the origin, and the node's port there. One look less into
+/// a large table.
+#[inline(always)]
+pub fn send_to<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>, (origin, node_port): (u16, Be16)) -> i32 {
+    let Some(origin) = maps::origin(origin) else { return PASS };
+    let change = Change { side: Side::Destination, to: &origin.endpoint, node_port };
+    redirect::<F, H>(ctx, packet, change, origin.ifindex)
+}
+
+#[inline(always)]
+fn redirect<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>, change: Change<'_>, ifindex: u32) -> i32 {
     if nat::rewrite(ctx, packet, change).is_none() {
         nat::failed(ctx);
         return PASS;
@@ -45,7 +59,27 @@ pub fn send<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i32
         nat::mark(ctx);
         return PASS;
     }
-    nat::redirect(ctx, moved.ifindex)
+    nat::redirect(ctx, ifindex)
+}
+
+/// Whether it is time for a redirected flow to say that it is in use.
+#[inline(always)]
+pub fn is_due(flow: &mut Flow) -> bool {
+    let bit = (maps::coarse_now() >> USED_SHIFT) as u16 & 1;
+    if flow.flags / USED == bit {
+        return false;
+    }
+    flow.flags ^= USED;
+    true
+}
+
+/// The redirection is in use.
+#[inline(always)]
+pub fn used<F: Family>(key: &F::Key) {
+    if let Some(moved) = F::moved_out().get_ptr_mut(key) {
+        // SAFETY: the map is preallocated; the entry of a live flow is not reused.
+        unsafe { (*moved).seen_ns = maps::coarse_now() };
+    }
 }
 
 /// Notes the redirection of a tuple, both ways. False when the flow has to stay where it is: the standby answers past this
@@ -92,6 +126,7 @@ pub fn relocate_noted<F: Family>(to: u16, flags: u16) -> bool {
         count(Count::MovedFull);
         return false;
     }
+    maps::redirects_to(&origin.endpoint);
     moved.to = origin.endpoint;
     (moved.node_port, _) = there.ports();
     if moved.node_port != own {

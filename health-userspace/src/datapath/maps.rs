@@ -14,8 +14,9 @@ use health_common::{
 use super::DatapathError;
 
 /// Names of all maps, in the order that `sluice maps` shows.
-pub(super) const ALL: [&str; 22] = [
+pub(super) const ALL: [&str; 23] = [
     map::ENDPOINTS,
+    map::FILTER,
     map::SELECTORS,
     map::TABLES,
     map::ORIGINS,
@@ -49,6 +50,7 @@ pub(super) fn home(pin_dir: &Path) -> PathBuf {
 pub(super) struct Maps {
     pub(super) node: Array<MapData, Node>,
     pub(super) endpoints: HashMap<MapData, Endpoint, EndpointUse>,
+    pub(super) filter: Array<MapData, u8>,
     pub(super) origins: Array<MapData, Origin>,
     pub(super) states: Array<MapData, OriginState>,
     pub(super) counters: PerCpuArray<MapData, Counters>,
@@ -80,6 +82,7 @@ impl Maps {
         Ok(Self {
             node: open(&home, map::NODE)?,
             endpoints: open(&home, map::ENDPOINTS)?,
+            filter: open(&home, map::FILTER)?,
             origins: open(&home, map::ORIGINS)?,
             states: open(&home, map::STATES)?,
             counters: open(&home, map::COUNTERS)?,

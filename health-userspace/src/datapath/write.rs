@@ -342,6 +342,12 @@ fn endpoints(maps: &mut Maps, registry: &Registry, config: &Config) -> Result<()
         maps.endpoints.remove(&key).map_err(|source| maps::write_error(map::ENDPOINTS, source))?;
     }
     for (key, meant) in wanted.into_values() {
+        let place = key.place();
+        let bits = maps.filter.get(&place, 0).map_err(|source| maps::read_error(map::FILTER, source))?;
+        // The kernel writes places of ours only.
+        if bits == 0 {
+            maps.filter.set(place, map::FILTER_OURS, 0).map_err(|source| maps::write_error(map::FILTER, source))?;
+        }
         maps.endpoints.insert(key, meant, 0).map_err(|source| maps::write_error(map::ENDPOINTS, source))?;
     }
     Ok(())

@@ -320,6 +320,7 @@ impl Loaded {
     }
 
     pub(crate) fn set_endpoint(&mut self, endpoint: Endpoint, meaning: EndpointUse) {
+        self.set(map::FILTER, endpoint.place(), map::FILTER_OURS);
         self.hash(map::ENDPOINTS).insert(endpoint, meaning, 0).expect("room for it");
     }
 
