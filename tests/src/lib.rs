@@ -48,3 +48,9 @@ pub use reading::{Event, MapsView, MetricsText, OriginStatus, ServiceStatus, Sta
 pub use sweep::{pin_dir_name, sweep};
 pub use topology::{Lab, LabOptions, require_root};
 pub use wrk::{Wrk, WrkReport};
+
+/// Whether scenarios are played at full length (`cargo xtask test --long`), where the ordinary run has a shorter version.
+#[must_use]
+pub fn is_long() -> bool {
+    std::env::var_os("LAB_LONG").is_some()
+}

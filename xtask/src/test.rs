@@ -21,6 +21,9 @@ pub(crate) struct Args {
     /// Run only this step, without those before it. May be given more than once.
     #[arg(long, value_name = "STEP")]
     only: Vec<Step>,
+    /// Play the lab's long scenarios at full length, which takes about fifteen minutes more.
+    #[arg(long)]
+    long: bool,
 }
 
 /// One thing that CI checks.
@@ -47,7 +50,7 @@ enum Outcome {
 
 impl Args {
     pub(crate) fn run(self, root: &Path) -> anyhow::Result<ExitCode> {
-        let Self { only } = self;
+        let Self { only, long } = self;
         let begun = Instant::now();
         let steps = Step::value_variants().iter().filter(|step| only.is_empty() || only.contains(step));
         let (mut passed, mut skipped) = (0_u32, 0_u32);
@@ -55,7 +58,8 @@ impl Args {
             let name = step.name();
             println!("==> {name}");
             let step_begun = Instant::now();
-            let outcome = step.run(root).with_context(|| format!("step `{name}` of `cargo xtask test` failed"))?;
+            let outcome =
+                step.run(root, long).with_context(|| format!("step `{name}` of `cargo xtask test` failed"))?;
             let seconds = step_begun.elapsed().as_secs_f32();
             match outcome {
                 Outcome::Passed => {
@@ -79,7 +83,7 @@ impl Step {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    fn run(self, root: &Path) -> anyhow::Result<Outcome> {
+    fn run(self, root: &Path, long: bool) -> anyhow::Result<Outcome> {
         let cargo = |arguments: &[&str]| {
             let mut cargo = command::cargo();
             cargo.args(arguments).current_dir(root);
@@ -107,7 +111,13 @@ impl Step {
             Self::Deny => return deny(cargo(&["deny", "check", "bans", "licenses", "sources"])),
             Self::Purity => purity(root)?,
             Self::Unit => command::shown(&mut cargo(&["test"]))?,
-            Self::Lab => lab(root, &mut cargo(&["build"]), &mut cargo(&["test", "--package", "lab"]))?,
+            Self::Lab => {
+                let mut test = cargo(&["test", "--package", "lab"]);
+                if long {
+                    test.env("LAB_LONG", "1");
+                }
+                lab(root, &mut cargo(&["build"]), &mut test)?;
+            }
         }
         Ok(Outcome::Passed)
     }
