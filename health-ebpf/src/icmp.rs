@@ -56,7 +56,6 @@ pub struct Quote {
 struct Quoted<K> {
     /// The side that sent it, then the other: the node's side first, if an origin's network complains.
     sender_first: K,
-    seq: u32,
     says: Says,
     /// Offset of the error.
     error: u32,
@@ -168,8 +167,15 @@ fn read<F: Errors, C: Context>(ctx: &C, l3: u32) -> Option<Quoted<F::Key>> {
         return None;
     }
     let (sender_first, _) = F::tuple(quote);
-    let seq = u32::from_be_bytes([quote.tcp[4], quote.tcp[5], quote.tcp[6], quote.tcp[7]]);
-    Some(Quoted { sender_first, seq, says, error, tcp })
+    Some(Quoted { sender_first, says, error, tcp })
+}
+
+/// The sequence number of the packet that was quoted last. Left in the scratch room, for the stack has none for it on Linux
+/// before 6.8.
+#[inline(always)]
+fn quoted_seq() -> Option<u32> {
+    let tcp = &maps::scratch()?.quote.tcp;
+    Some(u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]))
 }
 
 /// An error from the origins' side, about a packet of the node's.
@@ -188,7 +194,7 @@ fn inbound<F: Errors, C: Context>(ctx: &C, l3: u32) -> Option<i32> {
     if let Some(attempt) = F::half_open().get_ptr_mut(primary) {
         // SAFETY: LRU values are recycled, not freed, while a program runs.
         let attempt = unsafe { &mut *attempt };
-        if attempt.isn != quoted.seq {
+        if attempt.isn != quoted_seq()? {
             forged::<C>();
         } else if matches!(quoted.says, Says::Refused | Says::Unreachable)
             && (attempt.flags & MOVED == 0 || back.is_some())
@@ -214,7 +220,8 @@ fn inbound<F: Errors, C: Context>(ctx: &C, l3: u32) -> Option<i32> {
     } else if let Some(flow) = F::flows().get_ptr(primary) {
         // SAFETY: as above.
         let flow = unsafe { &*flow };
-        let in_flight = !after(flow.origin_ack, quoted.seq) && after(flow.node_next, quoted.seq);
+        let seq = quoted_seq()?;
+        let in_flight = !after(flow.origin_ack, seq) && after(flow.node_next, seq);
         if !in_flight {
             forged::<C>();
         } else if C::OBSERVES && quoted.says == Says::Unreachable {

@@ -270,16 +270,41 @@ pub fn opaque(number: usize) -> usize {
     unsafe { core::ptr::addr_of!(number).read_volatile() }
 }
 
-/// A length from 1 to `max`, in a way that the verifier follows: compared twice, where the compiler would compare once with
-/// a difference.
+/// A length from 1 to `max`, in a way that the verifier follows: it sees the bounds of a number that is one less, and then
+/// one added. That a number is not 0 tells it nothing before Linux 6.8.
 #[inline(always)]
 pub fn between_1_and(max: usize, len: usize) -> Option<u32> {
-    let len = opaque(len);
-    if len == 0 {
-        return None;
+    let less = opaque(len.wrapping_sub(1));
+    if less >= max { None } else { Some(less as u32 + 1) }
+}
+
+/// Zeroes `to`, word by word. The compiler makes a call of it otherwise, and a call takes 32 bytes of the stack before Linux
+/// 6.8, even of a function that needs none; the verifier would also walk through its loop over bytes each time.
+///
+/// # Safety
+///
+/// `to` can be written, is aligned to 4 bytes and as long as so many words, and zeroes are a value of its type.
+#[inline(always)]
+pub unsafe fn zero<T>(to: *mut T) {
+    const { assert!(size_of::<T>() % 4 == 0 && align_of::<T>() >= 4) };
+    for word in 0..size_of::<T>() / 4 {
+        // SAFETY: the caller's, for each word of it.
+        unsafe { to.cast::<u32>().add(word).write_volatile(0) };
     }
-    let len = opaque(len);
-    if len > max { None } else { Some(len as u32) }
+}
+
+/// Copies word by word, for the same reason.
+///
+/// # Safety
+///
+/// As [`zero`].
+#[inline(always)]
+unsafe fn copy<T: Copy>(from: &T, to: *mut T) {
+    const { assert!(size_of::<T>() % 4 == 0 && align_of::<T>() >= 4) };
+    for word in 0..size_of::<T>() / 4 {
+        // SAFETY: the caller's, for each word of both.
+        unsafe { to.cast::<u32>().add(word).write_volatile(core::ptr::from_ref(from).cast::<u32>().add(word).read()) };
+    }
 }
 
 /// This CPU's scratch room, as the last one left it. Not for the connect hooks, which softirqs interrupt.
@@ -354,10 +379,22 @@ pub fn tell_of_noted(what: (Kind, Why), time_ns: u64, origin: u16, other: u16) {
 
 const WITH_NODE: u32 = 1 << 16;
 
+/// [`tell`] of an origin, in place: where functions are so deep that another one has no stack left (Linux before 6.8).
+#[inline(always)]
+pub fn tell_here(kind: Kind, time_ns: u64, origin: u16) {
+    let none = u32::from(health_common::NONE) << 16;
+    send(kind as u32, time_ns, u32::from(origin) | none, 0, 0);
+}
+
 /// A function of its own, for the sake of the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn told(what: u32, time_ns: u64, origins: u32, failures: u32, first_bad_ns: u64) -> u32 {
+    send(what, time_ns, origins, failures, first_bad_ns)
+}
+
+#[inline(always)]
+fn send(what: u32, time_ns: u64, origins: u32, failures: u32, first_bad_ns: u64) -> u32 {
     let Some(mut entry) = EVENTS.reserve::<Event>(0) else {
         count(Count::EventLost);
         return 0;
@@ -373,11 +410,12 @@ extern "C" fn told(what: u32, time_ns: u64, origins: u32, failures: u32, first_b
         (*event).origin = origins as u16;
         (*event).other = (origins >> 16) as u16;
         (*event).count = failures;
-        (*event).node = Endpoint::default();
+        let node = core::ptr::addr_of_mut!((*event).node);
+        zero(node);
         if what & WITH_NODE != 0
             && let Some(scratch) = scratch()
         {
-            (*event).node = scratch.told;
+            copy(&scratch.told, node);
         }
     }
     entry.submit(0);

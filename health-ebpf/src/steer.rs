@@ -227,11 +227,19 @@ const WAS_FULL: u32 = 1 << 31;
 pub extern "C" fn armed_word(frontend: u16, hash: u32, now: u64, how: u32) -> u32 {
     let (instead_of, from) = (how as u16, how >> 16 & 0xff);
     let Some((table, _)) = slot(frontend, hash) else { return u32::from(NONE) };
-    let (len, best) = (u32::from(table.armed_len), u32::from(table.armed_best));
-    let first = if best == 0 { 0 } else { (hash >> 8) % best };
+    // Read again in each turn: the stack has no room for them on Linux before 6.8.
+    // SAFETY: both are numbers in the table, which lives in a map.
+    let len = || u32::from(unsafe { core::ptr::addr_of!(table.armed_len).read_volatile() });
+    // SAFETY: as above.
+    let best = || u32::from(unsafe { core::ptr::addr_of!(table.armed_best).read_volatile() });
+    let first = match best() {
+        0 => 0,
+        best => (hash >> 8) % best,
+    };
     let mut full = 0;
     for i in 0..ARMED_MAX as u32 {
-        if i >= len {
+        let best = best();
+        if i >= len() {
             break;
         }
         if i < from {

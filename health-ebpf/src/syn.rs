@@ -162,7 +162,9 @@ fn first<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>, meant: En
 fn remember<K>(ctx: &TcContext, packet: &Packet<K>, attempt: &mut HalfOpen) {
     let segment = &packet.segment;
     let len = usize::from(packet.header_len).wrapping_sub(TCP_LEN);
-    *attempt = HalfOpen { isn: segment.seq, window: segment.window, tos: packet.tos, ..HalfOpen::default() };
+    // SAFETY: a record of numbers, all of which may be 0.
+    unsafe { maps::zero(attempt) };
+    (attempt.isn, attempt.window, attempt.tos) = (segment.seq, segment.window, packet.tos);
     let mut flags = packet.flags;
     if let Some(len) = maps::between_1_and(OPTIONS_MAX, len) {
         let to = attempt.options.as_mut_ptr();

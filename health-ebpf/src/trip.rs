@@ -9,7 +9,7 @@ use health_common::{
     event::{Kind, Why},
     map::Count,
     origin::Origin,
-    trip::{CONNECT, REQUEST, Trip, Usable},
+    trip::{CONNECT, REQUEST, Trip},
 };
 
 use crate::{
@@ -33,7 +33,8 @@ pub extern "C" fn overdue(id: u16, now: u64) -> u32 {
     let ring = unsafe { addr_of_mut!((*subject.state).request_cells) }.cast::<u64>();
     let Some(scratch) = maps::scratch() else { return 0 };
     let tally = &mut scratch.tally;
-    *tally = Usable::default();
+    // SAFETY: a record of words, all of which may be 0.
+    unsafe { maps::zero(tally) };
     for back in 0..REQUEST_CELLS as u64 - 1 {
         let epoch = newest.wrapping_sub(back);
         if epoch < oldest || back > newest {
@@ -59,7 +60,8 @@ pub extern "C" fn syns_overdue(id: u16, now: u64) -> u32 {
     let ring = unsafe { addr_of_mut!((*subject.state).syn_cells) }.cast::<u64>();
     let Some(scratch) = maps::scratch() else { return 0 };
     let tally = &mut scratch.tally;
-    *tally = Usable::default();
+    // SAFETY: a record of words, all of which may be 0.
+    unsafe { maps::zero(tally) };
     for back in 0..SYN_CELLS as u64 - 1 {
         if back > newest {
             break;
@@ -152,7 +154,8 @@ fn guard(subject: &Subject) -> bool {
     let own = (subject.id, subject.origin.tier);
     let Some(scratch) = maps::scratch() else { return false };
     let usable = &mut scratch.tally;
-    *usable = Usable::default();
+    // SAFETY: a record of words, all of which may be 0.
+    unsafe { maps::zero(usable) };
     for i in 0..health_common::SERVICE_ORIGINS_MAX {
         if i as u32 >= service.len {
             break;
