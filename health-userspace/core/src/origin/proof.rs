@@ -45,10 +45,16 @@ impl Origin {
                 // The highest failing layer is the one to prove again; among equals the worst source comes first.
                 let faults = self.verdict.findings.iter().filter(|finding| finding.grade == Grade::Fault);
                 let highest = faults.rev().max_by_key(|finding| finding.layer);
+                // What had tripped before the checks agreed, traffic has shown too.
+                let tripped = self.trip.trip().is_some();
                 highest.map_or(Input::Silence, |finding| Input::Failing {
                     cause: Cause {
                         layer: finding.layer,
-                        by: if finding.traffic { CauseBy::Traffic } else { CauseBy::Checks },
+                        by: match (finding.traffic, tripped) {
+                            (true, _) => CauseBy::Traffic,
+                            (false, true) => CauseBy::Trip,
+                            (false, false) => CauseBy::Checks,
+                        },
                     },
                     rule: finding.rule,
                 })

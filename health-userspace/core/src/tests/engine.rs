@@ -820,6 +820,12 @@ fn what_only_checks_can_see_stays_out_without_a_daemon() {
     let mut scene = Scene::new(shop(&[check("page", Layer::Application)]));
     scene.rounds(A, 0, "FFF");
     assert_eq!((scene.state(A), scene.plan(A).lease), (State::Fault, Lease::Stays));
+    // Where traffic had tripped before, it has shown the fault as well.
+    let mut scene = Scene::new(shop(&[check("page", Layer::Application)]));
+    scene.trip(A, Streak::Request);
+    scene.rounds(A, 0, "FFF");
+    assert_eq!(scene.state(A), State::Fault);
+    assert!(matches!(scene.plan(A).lease, Lease::Trips(_)), "{:?}", scene.plan(A));
 }
 
 #[test]
