@@ -101,13 +101,18 @@ pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64, how: u64) -> u
 #[inline(always)]
 fn for_new_flow(table: &Table, frontend: u16, slot: u16, hash: u32, now: u64) -> u64 {
     let Some(subject) = Subject::find(slot) else { return LEAVE };
-    // Slots don't name a blocked origin. Where its trials go on, they are done by its own address's flows.
+    // Slots don't name a blocked origin. Where its trials go on, they are done by its own address's flows. And once nobody has
+    // renewed its lease they try it as well, and are its own again if it is well: no plan will say so.
     if table.own != slot
         && let Some(own) = Subject::find(table.own)
-        && own.origin.is(Origin::TRIALS)
-        && own.wins_trial(now)
+        && own.origin.is(Origin::BLOCKED)
     {
-        return pack(table.own, TRIAL, 0);
+        if own.wins_trial(now) {
+            return pack(table.own, TRIAL, 0);
+        }
+        if own.origin.lease_ns != 0 && usable(table.own) != 0 {
+            return pack(table.own, 0, 0);
+        }
     }
     let is_usable = usable(slot) != 0;
     if is_usable {

@@ -125,6 +125,30 @@ fn without_the_daemon_the_kernel_still_trips_steers_and_comes_back() -> Result<(
     Ok(())
 }
 
+/// The daemon judged, and died. Its word is on a lease of a minute; then trials decide.
+#[test]
+fn a_fault_that_traffic_showed_ends_without_the_daemon() -> Result<()> {
+    let mut lab = Lab::new(ONE_LINK)?;
+    let mut daemon = Daemon::start_in(&lab, &LabConfig::of(&lab).only(Family::Ipv4))?;
+    let load =
+        Load::start(&lab.node, LoadOptions { per_second: 100, ..LoadOptions::figures(lab.origin_a(Family::Ipv4)) })?;
+    wait_more(&load, 500)?;
+    lab.a.fail(Fault::Refused)?;
+    wait_state(&daemon, Family::Ipv4.service(), "a", "fault")?;
+    daemon.kill()?;
+    lab.a.restore()?;
+    let restored_ns = now_ns();
+    let on_a = || load.pick(|record| record.start_ns > restored_ns && record.origin == Some('a'));
+    wait_until("the lease runs out and a trial succeeds", 90 * SECOND, || on_a().len() >= RUN)?;
+    let first_ns = on_a().iter().map(|record| record.start_ns).min().unwrap_or_default();
+    assert!(first_ns - restored_ns > 30_000_000_000, "a came back before its lease could have run out");
+    wait_all_on(&load, 'a')?;
+    load.finish()?;
+    daemon.start()?;
+    assert!(daemon.status()?.state(Family::Ipv4.service(), "a") != Some("fault"), "it is not held out again");
+    Ok(())
+}
+
 #[test]
 fn an_origin_that_never_answered_is_never_healthy() -> Result<()> {
     let mut lab = Lab::new(ONE_LINK)?;

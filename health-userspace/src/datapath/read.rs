@@ -94,11 +94,12 @@ fn overdue(folded: u64, ring: &[u64], shift: u32, now: Timestamp, timeout_ns: u6
     folded + if timeout == u64::MAX { 0 } else { cells::overdue(ring, shift, now.0, timeout) }
 }
 
-/// Whether a former daemon's word still keeps it out. A lease that ran out leaves a trip behind, or will with the next packet;
-/// an order that ran out leaves nothing.
-const fn is_blocked(record: &Origin, now: Timestamp) -> bool {
-    let over = record.lease_ns != 0 && record.lease_ns <= now.0 && !record.is(Origin::LEASE_TRIPS);
-    record.is(Origin::BLOCKED) && !over
+/// Whether a former daemon's word still keeps it out. An order that ran out leaves nothing; a lease that did leaves a trip, once
+/// a packet has met it, and from then on the trip tells.
+const fn is_blocked(record: &Origin, state: &OriginState, now: Timestamp) -> bool {
+    let over = record.lease_ns != 0 && record.lease_ns <= now.0;
+    let acted_on = !record.is(Origin::LEASE_TRIPS) || state.lease_over_ns == record.lease_ns;
+    record.is(Origin::BLOCKED) && !(over && acted_on)
 }
 
 fn view(record: &Origin, state: &OriginState, now: Timestamp) -> KernelView {
@@ -113,7 +114,7 @@ fn view(record: &Origin, state: &OriginState, now: Timestamp) -> KernelView {
             trials_failed: count(state.trials_failed),
             trials_passed: count(state.trials_passed),
         }),
-        blocked: is_blocked(record, now),
+        blocked: is_blocked(record, state, now),
         leased: record.is(Origin::LEASE_TRIPS),
     }
 }
@@ -142,4 +143,24 @@ pub(super) fn shares(maps: &Maps, frontend: u16) -> Result<BTreeMap<u16, u32>, D
         *shares.entry(u16::try_from(slot & 0xffff).unwrap_or(health_common::NONE)).or_default() += 1;
     }
     Ok(shares)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_out_after_its_lease() {
+        let (lease_ns, now) = (100, Timestamp(100));
+        let at = |flags, lease_over_ns| {
+            let record = Origin { flags: Origin::BLOCKED | flags, lease_ns, ..Origin::default() };
+            let state = OriginState { lease_over_ns, ..OriginState::NEW };
+            (is_blocked(&record, &state, Timestamp(99)), is_blocked(&record, &state, now))
+        };
+        assert_eq!(at(0, 0), (true, false), "an order");
+        assert_eq!(at(Origin::LEASE_TRIPS, 0), (true, true), "no packet has met the end of the lease yet");
+        assert_eq!(at(Origin::LEASE_TRIPS, lease_ns), (true, false), "the kernel has tripped it, or cleared it since");
+        let stays = Origin { flags: Origin::BLOCKED, ..Origin::default() };
+        assert!(is_blocked(&stays, &OriginState::NEW, Timestamp(u64::MAX)));
+    }
 }
