@@ -7,7 +7,7 @@
 //! Nothing is dropped but the losers of a rescued handshake; what isn't understood passes and is counted.
 #![no_std]
 #![no_main]
-#![feature(core_intrinsics)]
+#![feature(asm_experimental_arch, core_intrinsics)]
 #![allow(internal_features, reason = "the only compare-and-swap that compiles for this target is the intrinsic")]
 
 mod answer;
