@@ -24,6 +24,7 @@ use crate::{
     signals,
     subject::Subject,
     syn::surveyed,
+    tell,
 };
 
 macro_rules! entry {
@@ -132,7 +133,7 @@ fn undo<F: Family>(key: &F::Key, attempt: &mut HalfOpen, now: u64) {
     }
     let first = maps::endpoint(&key.remote()).map_or(NONE, |meant| meant.origin);
     moved::take_back::<F>(key);
-    maps::tell((Kind::Undone, Why::None), now, attempt.origin, first, (0, 0), Some(&key.node()));
+    tell::tell((Kind::Undone, Why::None), now, attempt.origin, first, (0, 0), Some(&key.node()));
     count(Count::Undone);
     attempt.origin = first;
     attempt.flags &= !(MOVED | RESTEERED | TRIAL);

@@ -29,6 +29,7 @@ mod signals;
 mod steer;
 mod subject;
 mod syn;
+mod tell;
 mod timeout;
 mod trial;
 mod trip;

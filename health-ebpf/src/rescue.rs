@@ -25,6 +25,7 @@ use crate::{
     parse::Packet,
     subject::Subject,
     syn::{elsewhere, withheld},
+    tell,
 };
 
 macro_rules! entry {
@@ -136,5 +137,5 @@ pub fn turned<K: FlowKey>(key: &K, failed: u16, standby: u16, now: u64) {
     if let Some(counters) = maps::counters(standby) {
         counters.turned_around += 1;
     }
-    maps::tell((Kind::Turn, Why::Refused), now, failed, standby, (0, 0), Some(&key.node()));
+    tell::tell((Kind::Turn, Why::Refused), now, failed, standby, (0, 0), Some(&key.node()));
 }

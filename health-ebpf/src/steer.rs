@@ -11,6 +11,7 @@ use health_common::{
 use crate::{
     maps::{self, SELECTORS, TABLES, count},
     subject::{Subject, usable},
+    tell,
 };
 
 /// A choice.
@@ -176,7 +177,7 @@ pub fn has_standby(frontend: u16, origin: u16) -> bool {
 pub extern "C" fn first_flow(from: u16, to: u16, now: u64) -> u32 {
     let first = Subject::find(from).is_some_and(|subject| subject.is_first_flow());
     if first {
-        maps::tell((Kind::FirstFlow, Why::None), now, from, to, (0, 0), None);
+        tell::tell((Kind::FirstFlow, Why::None), now, from, to, (0, 0), None);
     }
     u32::from(first)
 }

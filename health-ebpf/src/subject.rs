@@ -12,7 +12,7 @@ use health_common::{
 };
 
 use crate::{
-    atomic, cells, maps,
+    atomic, cells, maps, tell,
     trip::{attempt, overdue, syns_overdue},
 };
 
@@ -90,7 +90,7 @@ impl Subject {
         };
         atomic::store(word!(self, trip), Trip::new(now, streak).0);
         atomic::store(word!(self, trial_next_ns), now);
-        maps::tell_here(Kind::LeaseOver, now, self.id);
+        tell::tell_here(Kind::LeaseOver, now, self.id);
     }
 
     /// Whether trips and rescues are computed and counted, but not done.
@@ -276,7 +276,7 @@ impl Subject {
         let (told, second) = (word!(self, full_told), now >> 30);
         let last = atomic::load(told);
         if last != second && atomic::swap_if(told, last, second) {
-            maps::tell_here(Kind::Full, now, self.id);
+            tell::tell_here(Kind::Full, now, self.id);
         }
     }
 

@@ -26,6 +26,7 @@ use crate::{
     parse::{Packet, TCP_LEN},
     steer::{self, Choice},
     subject::Subject,
+    tell,
 };
 
 macro_rules! entry {
@@ -148,7 +149,7 @@ fn first<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>, meant: En
         return None;
     }
     count(Count::HalfOpenMade);
-    maps::note_for_event(&node);
+    tell::note_for_event(&node);
     let (id, own) = (attempt.origin, noted.is_none() && !steered);
     sent(id, now, u32::from(attempt.client), u32::from(attempt.flags & TRIAL != 0) | u32::from(own) << 1);
     if steered && let Some(counters) = maps::counters(id) {
@@ -239,7 +240,7 @@ pub extern "C" fn sent(id: u16, now: u64, client: u32, how: u32) -> u32 {
     subject.syn_sent(now, client);
     if how & 1 != 0 {
         // Whose it is was noted by the caller.
-        maps::tell_of_noted((Kind::Trial, Why::None), now, id, NONE);
+        tell::tell_of_noted((Kind::Trial, Why::None), now, id, NONE);
     }
     1
 }
@@ -287,7 +288,7 @@ fn repeated<F: Family>(key: &F::Key, attempt: &mut HalfOpen) {
     if let Some(counters) = maps::counters(attempt.origin) {
         counters.resteered += 1;
     }
-    maps::tell((Kind::Resteer, Why::SynTimeout), now, id, attempt.origin, (0, 0), Some(&key.node()));
+    tell::tell((Kind::Resteer, Why::SynTimeout), now, id, attempt.origin, (0, 0), Some(&key.node()));
 }
 
 #[inline(always)]

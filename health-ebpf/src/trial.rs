@@ -11,6 +11,7 @@ use health_common::{
 use crate::{
     atomic, maps,
     subject::{Subject, clear, word},
+    tell,
 };
 
 impl Subject {
@@ -47,7 +48,7 @@ impl Subject {
         if clear(word!(self, trial_open_ns)) {
             atomic::add(word!(self, trials_failed), 1);
             atomic::store(word!(self, trials_passed), 0);
-            maps::tell((Kind::TrialFailed, Why::None), now, self.id, health_common::NONE, (0, 0), None);
+            tell::tell((Kind::TrialFailed, Why::None), now, self.id, health_common::NONE, (0, 0), None);
         }
     }
 
@@ -85,7 +86,7 @@ impl Subject {
         if old.is_ended_by(began, streak) && atomic::swap_if(word, old.0, 0) && old.holds(self.origin.clear_before_ns) {
             clear(word!(self, trial_open_ns));
             clear(word!(self, first_flow_due));
-            maps::tell((Kind::Clear, Why::None), now, self.id, health_common::NONE, (0, 0), None);
+            tell::tell((Kind::Clear, Why::None), now, self.id, health_common::NONE, (0, 0), None);
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     atomic, cells,
     maps::{self, count},
     subject::{Subject, clear, usable as is_usable, word},
+    tell,
 };
 
 /// Requests that are overdue and newer than the last answer, if they are enough to trip; else 0.
@@ -126,7 +127,7 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
         let (next, step) = (word!(subject, trial_next_ns), origin.half_open_after_ns);
         let due = atomic::load(next);
         if (now >= due || due > now + step) && atomic::swap_if(next, due, now + step) {
-            maps::tell((Kind::Withheld, why), now, id, health_common::NONE, (failures, first_bad), None);
+            tell::tell((Kind::Withheld, why), now, id, health_common::NONE, (failures, first_bad), None);
         }
         return 0;
     }
@@ -143,7 +144,7 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
     atomic::store(word!(subject, trial_next_ns), now + origin.half_open_after_ns);
     atomic::store(word!(subject, first_flow_due), 1);
     let kind = if observes { Kind::Withheld } else { Kind::Trip };
-    maps::tell((kind, why), now, id, health_common::NONE, (failures, first_bad), None);
+    tell::tell((kind, why), now, id, health_common::NONE, (failures, first_bad), None);
     1
 }
 
