@@ -86,8 +86,10 @@ impl Segment {
 
 /// The node on every segment.
 pub(crate) const NODE: u8 = 1;
-/// The client on [`Segment::Client`].
+/// The client on [`Segment::Client`]: the first of [`CLIENTS`] addresses.
 pub(crate) const CLIENT: u8 = 2;
+/// Addresses of the client, because no client alone is evidence.
+pub const CLIENTS: usize = 8;
 /// Origin a.
 pub(crate) const A: u8 = 10;
 /// Standby b.

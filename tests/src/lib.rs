@@ -33,7 +33,7 @@ mod sweep;
 mod topology;
 mod wrk;
 
-pub use addr::{Family, HTTP_PORT, PROXY_PORT};
+pub use addr::{CLIENTS, Family, HTTP_PORT, PROXY_PORT};
 pub use clock::{WallClock, now_ns, wait_for, wait_until};
 pub use config::LabConfig;
 pub use daemon::{Daemon, sluice_binary};

@@ -5,7 +5,7 @@
 
 mod engine;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 
+use crate::addr::CLIENTS;
 use crate::ns::Namespace;
 
 /// What each connection asks.
@@ -32,6 +33,8 @@ pub enum Method {
 pub struct LoadOptions {
     /// Where all connections go.
     pub target: SocketAddr,
+    /// The addresses that take turns as the source; none leaves it to the kernel.
+    pub sources: Option<[IpAddr; CLIENTS]>,
     /// New connections per second, evenly spaced.
     pub per_second: u32,
     /// The request.
@@ -44,7 +47,7 @@ impl LoadOptions {
     /// The load of the figures: 500 connections per second, one GET each, 5 s.
     #[must_use]
     pub const fn figures(target: SocketAddr) -> Self {
-        Self { target, per_second: 500, method: Method::Get, limit: Duration::from_secs(5) }
+        Self { target, sources: None, per_second: 500, method: Method::Get, limit: Duration::from_secs(5) }
     }
 }
 

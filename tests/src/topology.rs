@@ -1,6 +1,6 @@
 //! The namespaces, their links, and the two origins.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::geteuid;
 use tempfile::TempDir;
 
-use crate::addr::{A, B, CLIENT, Family, HTTP_PORT, NODE, Segment};
+use crate::addr::{A, B, CLIENT, CLIENTS, Family, HTTP_PORT, NODE, Segment};
 use crate::clock::wait_until;
 use crate::ns::Namespace;
 use crate::origin::{Origin, SwitchPort};
@@ -176,6 +176,13 @@ impl Lab {
         SocketAddr::new(Segment::Orig0.host(family, 99), HTTP_PORT)
     }
 
+    /// All addresses of the client.
+    #[must_use]
+    pub fn clients(&self, family: Family) -> [IpAddr; CLIENTS] {
+        let mut hosts = CLIENT..;
+        [(); CLIENTS].map(|()| Segment::Client.host(family, hosts.next().unwrap_or(CLIENT)))
+    }
+
     /// The node as the client sees it.
     #[must_use]
     pub fn node_for_client(&self, family: Family, port: u16) -> SocketAddr {
@@ -184,7 +191,7 @@ impl Lab {
 
     /// The node's own source address towards a.
     #[must_use]
-    pub fn node_towards_origins(&self, family: Family) -> std::net::IpAddr {
+    pub fn node_towards_origins(&self, family: Family) -> IpAddr {
         Segment::Orig0.host(family, NODE)
     }
 }
@@ -229,7 +236,9 @@ fn wire(net: &Namespace, [client, node, a, b]: [&Namespace; 4], options: LabOpti
     net.sysctl("ipv6/conf/default/disable_ipv6", "1")?;
     net.ip(&bridge)?;
     let of_b = segment_of_b(options);
-    client.ip(&addresses("eth0", Segment::Client, CLIENT))?;
+    for host in (CLIENT..).take(CLIENTS) {
+        client.ip(&addresses("eth0", Segment::Client, host))?;
+    }
     node.ip(&addresses("cli0", Segment::Client, NODE))?;
     node.ip(&addresses("orig0", Segment::Orig0, NODE))?;
     if options.two_links {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use lab::{
-    Family, Fault, HaProxy, Lab, LabOptions, Load, LoadOptions, Method, Nginx, Outcome, PROXY_PORT, ProxyKind, Record,
-    Wrk, http_get, now_ns, wait_until,
+    CLIENTS, Family, Fault, HaProxy, Lab, LabOptions, Load, LoadOptions, Method, Nginx, Outcome, PROXY_PORT, ProxyKind,
+    Record, Wrk, http_get, now_ns, wait_until,
 };
 
 const ONE_LINK: LabOptions = LabOptions { two_links: false };
@@ -280,6 +280,11 @@ fn a_node_that_forwards_lets_clients_ask_the_origins_themselves() -> Result<()> 
                 let answer = lab.client.enter(|| http_get(address, "/", SECOND))??;
                 assert_eq!((answer.status, answer.origin.as_deref()), (200, Some(name)), "{address}");
             }
+            let sources = Some(lab.clients(family));
+            let options = LoadOptions { sources, ..LoadOptions::figures(lab.origin_a(family)) };
+            let load = Load::start(&lab.client, options)?;
+            wait_until("each client has asked", 5 * SECOND, || load.look(<[Record]>::len) >= 4 * CLIENTS)?;
+            assert!(load.finish()?.iter().all(|one| one.outcome.is_ok() && one.origin == Some('a')), "{family:?}");
         }
     }
     Ok(())

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 
 use anyhow::Result;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
@@ -47,6 +47,8 @@ struct Engine<'a> {
     /// Deadline, slot, and the start that tells whether the slot still holds the same connection.
     deadlines: VecDeque<(u64, usize, u64)>,
     ended: Vec<Record>,
+    /// Connections so far: whose turn it is among the sources.
+    started: usize,
 }
 
 /// Runs until told to end.
@@ -61,6 +63,7 @@ pub(super) fn run(options: &LoadOptions, shared: &Shared) -> Result<()> {
         free: Vec::new(),
         deadlines: VecDeque::new(),
         ended: Vec::new(),
+        started: 0,
     };
     let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
     let tick = TimeSpec::from_duration(interval.max(TICK_MIN));
@@ -113,7 +116,9 @@ impl Engine<'_> {
             origin: None,
             outcome: Outcome::Timeout,
         };
-        let stream = match dial(self.options.target) {
+        let source = self.options.sources.map(|sources| sources[self.started % sources.len()]);
+        self.started += 1;
+        let stream = match dial(self.options.target, source) {
             Ok(stream) => stream,
             Err(error) => {
                 record.outcome = outcome_of(&error);
@@ -243,10 +248,13 @@ impl Conn {
     }
 }
 
-fn dial(target: SocketAddr) -> io::Result<TcpStream> {
+fn dial(target: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
     let family = if target.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let fd = socket(family, SockType::Stream, flags, None)?;
+    if let Some(source) = source {
+        bind(fd.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0)))?;
+    }
     match connect(fd.as_raw_fd(), &SockaddrStorage::from(target)) {
         Ok(()) | Err(Errno::EINPROGRESS) => Ok(TcpStream::from(fd)),
         Err(error) => Err(error.into()),

@@ -81,7 +81,10 @@ impl<'a> Scene<'a> {
             Route::Forwarded => (&lab.client, upstream),
             Route::Nginx | Route::Haproxy => (&lab.client, lab.node_for_client(family, PROXY_PORT)),
         };
-        let load = Load::start(from, LoadOptions { method: group.method, ..LoadOptions::figures(target) })?;
+        // Through a proxy all clients are one.
+        let sources = (group.route == Route::Forwarded).then(|| lab.clients(family));
+        let options = LoadOptions { method: group.method, sources, ..LoadOptions::figures(target) };
+        let load = Load::start(from, options)?;
         Ok(Self {
             load,
             daemon,

@@ -162,10 +162,7 @@ fn what_a_rescue_adds_to_a_connect_is_told_from_what_it_took_before() {
     let few: Vec<Record> = (0..5).map(later).collect();
     let many: Vec<Record> = (0..20).map(later).collect();
     let report = judge(Fault::Refused, Route::Forwarded, &few, 20, &[]);
-    assert_eq!(
-        report.missed,
-        ["NAT not proved to do it: steered Some(Steered { connect: 0, tc_egress: 9, tc_client: 0, rescued: 0 })"]
-    );
+    assert_eq!(report.missed, Vec::<String>::new());
     let report = judge(Fault::Refused, Route::Local, &many, 20, &[]);
     assert_eq!((report.added_ms_p99, report.failed), (Some(2.9), 0));
     assert_eq!(report.missed, ["added to a connect 2.9 > 2 ms"]);
