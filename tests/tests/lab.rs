@@ -161,29 +161,30 @@ fn the_load_keeps_its_pace_and_counts_each_connection_once() -> Result<()> {
     Ok(())
 }
 
-/// Turns `fault` on for a second of load and off again. Each connection's start in relation to the switches, 20 ms of
-/// which may have passed before they were stamped, and what became of it.
+/// Turns `fault` on for a second of load and off again. Each connection's start in relation to the switches, and
+/// what became of it. Those that may have been under way at a switch, on a busy machine, are left out: either is right.
 fn switch_under_load(lab: &mut Lab, fault: Fault, family: Family, method: Method) -> Result<[Vec<Record>; 3]> {
     let ended = |load: &Load, from_ns: u64| load.look(|all| all.iter().filter(|one| one.start_ns > from_ns).count());
     let load = Load::start(&lab.node, LoadOptions { method, ..LoadOptions::figures(lab.origin_a(family)) })?;
-    wait_until("a steady load", 5 * SECOND, || ended(&load, 0) >= 200)?;
+    wait_until("a steady load", 5 * SECOND, || ended(&load, 0) >= 300)?;
     let fault_ns = lab.a.fail(fault)?;
     let over = fault_ns + 500_000_000;
     wait_until("half a second of the fault", 5 * SECOND, || now_ns() >= over)?;
     let restore_ns = lab.a.restore()?;
     wait_until("a steady load again", 5 * SECOND, || ended(&load, restore_ns) >= 400)?;
     let all = load.finish()?;
-    let slack_ns = 20_000_000;
+    let slack_ns = 200_000_000;
     let pick = |range: std::ops::Range<u64>| {
         all.iter().copied().filter(|one| range.contains(&one.start_ns)).collect::<Vec<_>>()
     };
-    // In between the switch itself took place: either is right there.
     Ok([pick(0..fault_ns - slack_ns), pick(fault_ns..restore_ns - slack_ns), pick(restore_ns..u64::MAX)])
 }
 
-fn all_well(records: &[Record]) -> bool {
+/// The first that was not simply served by a, if enough were there at all.
+fn not_well(records: &[Record]) -> Option<Record> {
+    assert!(records.len() >= 100, "only {} connections", records.len());
     let well = |one: &Record| one.outcome.is_ok() && one.origin == Some('a') && one.total_ns < 500_000_000;
-    records.len() >= 150 && records.iter().all(well)
+    records.iter().copied().find(|one| !well(one))
 }
 
 #[test]
@@ -191,8 +192,8 @@ fn errors_begin_and_end_at_once_and_hurt_no_connection() -> Result<()> {
     let mut lab = Lab::new(ONE_LINK)?;
     for (family, method) in [(Family::Ipv4, Method::Post), (Family::Ipv6, Method::Get)] {
         let [before, during, after] = switch_under_load(&mut lab, Fault::Errors, family, method)?;
-        assert!(all_well(&before) && all_well(&after), "{family:?}");
-        assert!(during.len() > 150, "{}", during.len());
+        assert_eq!((not_well(&before), not_well(&after)), (None, None), "{family:?}");
+        assert!(during.len() >= 100, "{}", during.len());
         let other = during.iter().find(|one| one.outcome != Outcome::Status(503) || one.origin != Some('a'));
         assert_eq!(other, None, "503 to everything, {family:?}");
         let health = lab.origin_a(family);
@@ -208,8 +209,8 @@ fn a_slow_origin_answers_the_same_two_seconds_late() -> Result<()> {
     let mut lab = Lab::new(ONE_LINK)?;
     let (family, method) = (Family::Ipv6, Method::Post);
     let [before, during, after] = switch_under_load(&mut lab, Fault::Slow, family, method)?;
-    assert!(all_well(&before) && all_well(&after), "{family:?}");
-    assert!(during.len() > 150, "{}", during.len());
+    assert_eq!((not_well(&before), not_well(&after)), (None, None), "{family:?}");
+    assert!(during.len() >= 100, "{}", during.len());
     // nginx's clock ticks in milliseconds.
     let late = |one: &Record| (1_990_000_000..2_600_000_000).contains(&one.total_ns);
     let other = during.iter().find(|one| !one.outcome.is_ok() || one.origin != Some('a') || !late(one));
@@ -225,8 +226,8 @@ fn a_flap_silences_both_ways_and_loses_nothing() -> Result<()> {
     let [before, during, after] = switch_under_load(&mut lab, Fault::Flap, family, method)?;
     let served = |one: &Record| one.outcome.is_ok() && one.origin == Some('a');
     assert!(before.iter().chain(&during).chain(&after).all(served), "nothing is lost for good, {family:?}");
-    assert!(all_well(&after), "{family:?}");
-    assert!(during.len() > 150, "{}", during.len());
+    assert_eq!(not_well(&after), None, "{family:?}");
+    assert!(during.len() >= 100, "{}", during.len());
     // The kernel repeats a SYN after a second.
     assert!(during.iter().all(|one| one.connect_ns.is_some_and(|took| took > 500_000_000)), "{family:?}");
     for family in Family::ALL {
