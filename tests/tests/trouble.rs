@@ -91,7 +91,9 @@ fn kill_under_load_loses_no_connection_and_the_next_start_adopts() -> Result<()>
         assert_eq!((id(&before), id(&orphaned)), (id(&after), id(&after)), "id of {origin}");
         let counted = [&before, &orphaned, &after].map(|maps| maps.counters("shop4", origin));
         for pair in counted.windows(2) {
-            for (name, value) in &pair[0] {
+            // What is open now, and what is still unanswered, are no counts: both may fall.
+            let falls = ["conns_open", "syn_timeout", "no_response"];
+            for (name, value) in pair[0].iter().filter(|(name, _)| !falls.contains(&name.as_str())) {
                 assert!(pair[1].get(name) >= Some(value), "{origin}: {name} stepped back: {counted:?}");
             }
         }
