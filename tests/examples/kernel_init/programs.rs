@@ -39,8 +39,8 @@ const TABLES: [&str; 17] = [
     map::SOCKETS,
 ];
 
-/// Loads all programs, even after one was refused, and attaches each that was not.
-pub(crate) fn test() -> Result<()> {
+/// Loads all programs, even after one was refused, and attaches each that was not. Whether none was.
+pub(crate) fn test() -> Result<bool> {
     let tcx = KernelVersion::current()? >= KernelVersion::new(6, 6, 0);
     if !tcx {
         lacks("TCX (Linux 6.6)", "TC programs are filters under clsact, which outlive their owner")?;
@@ -52,14 +52,17 @@ pub(crate) fn test() -> Result<()> {
     let mut ebpf = loader.load(sluice::datapath::OBJECT).context("the kernel takes none of the object's maps")?;
     let mut names: Vec<_> = ebpf.programs().map(|(name, _)| name.to_owned()).collect();
     names.sort();
+    let mut all = true;
     for program in &names {
         let error = load(&mut ebpf, program).err().map(|error| chain(&error));
         tell(&GuestLine::Loaded { program: program.clone(), error: error.clone() })?;
         if error.is_none() {
             attach(&mut ebpf, program, tcx)?;
+        } else {
+            all = false;
         }
     }
-    Ok(())
+    Ok(all)
 }
 
 /// The error with all its causes; the verifier's words are the last one.
