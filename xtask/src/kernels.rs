@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::setup;
 
-/// The oldest kernel that the README promises.
+/// The oldest kernel that Sluice is meant for (design.md §4).
 const FLOOR: [u32; 2] = [6, 1];
 
 /// The long-lived kernels from there on. The newest that the mirror has comes beside them.
@@ -51,7 +51,7 @@ struct Kernel {
     /// Debian's.
     package: String,
     version: String,
-    /// Whether the README promises that it works.
+    /// Whether Sluice is meant for it.
     promised: bool,
     /// Whether everything was there and right.
     holds: bool,
