@@ -4,6 +4,9 @@ use std::io::{self, Write as _};
 
 use super::Kernel;
 
+/// Lines of an error that are shown.
+const ERROR_LINES_MAX: usize = 12;
+
 pub(super) fn show(kernels: &[Kernel]) -> io::Result<()> {
     let mut out = io::stderr().lock();
     writeln!(
@@ -49,7 +52,7 @@ fn details(out: &mut impl io::Write, kernel: &Kernel) -> io::Result<()> {
         let verdict = if program.loaded { "loaded" } else { "REFUSED" };
         writeln!(out, "  {:<18}{verdict}; on {}", program.name, list(&program.attached))?;
         for error in &program.errors {
-            writeln!(out, "{}", indented(error, 6))?;
+            writeln!(out, "{}", indented(&last_lines(error), 6))?;
         }
     }
     writeln!(out, "  {:<18}{}", "daemon", list(&report.daemon))?;
@@ -73,6 +76,13 @@ fn details(out: &mut impl io::Write, kernel: &Kernel) -> io::Result<()> {
 
 fn list(names: &[String]) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}
+
+/// The verifier tells all of its way, which is thousands of lines; the document has them.
+fn last_lines(error: &str) -> String {
+    let lines: Vec<_> = error.lines().collect();
+    let first = lines.len().saturating_sub(ERROR_LINES_MAX);
+    lines.get(first..).unwrap_or_default().join("\n")
 }
 
 fn indented(text: &str, by: usize) -> String {
