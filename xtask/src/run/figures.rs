@@ -178,8 +178,9 @@ impl Evidence<'_> {
         };
         report.missed = if self.judged { self.missed(&report, &failed) } else { self.not_felt(&report) };
         if !report.missed.is_empty() {
-            let stray =
-                |record: &&Record| !direct(record) && !self.in_flight(record) && record.end_ns() > self.fault_ns;
+            let stray = |record: &&Record| {
+                !direct(record) && !self.in_flight(record) && record.end_ns() + EFFECT_NS > self.fault_ns
+            };
             let mut strays: Vec<&Record> = others().filter(stray).collect();
             strays.sort_by_key(|record| record.outcome.is_ok());
             report.strays = strays.into_iter().map(|record| self.describe(record)).take(STRAYS_MAX).collect();
@@ -223,9 +224,9 @@ impl Evidence<'_> {
         )
     }
 
-    /// Connected before the fault and not finished by then: a had accepted it.
+    /// Connected before the fault and not finished when it took effect, a little before its stamp: a had accepted it.
     fn in_flight(&self, record: &Record) -> bool {
-        record.connected_ns().is_some_and(|at_ns| at_ns <= self.fault_ns) && record.end_ns() > self.fault_ns
+        record.connected_ns().is_some_and(|at_ns| at_ns <= self.fault_ns) && record.end_ns() + EFFECT_NS > self.fault_ns
     }
 
     fn during(&self) -> impl Iterator<Item = &Event> {
