@@ -49,7 +49,7 @@ const MISTAKES: [Mistake; 8] = [
     Mistake {
         name: "not yet",
         good: "name = \"shop4\"",
-        bad: "name = \"shop4\"\nvips = [\"198.51.100.1:80\"]",
+        bad: "name = \"shop4\"\naffinity = \"source\"",
         one_line: false,
         word: "not yet",
     },
