@@ -303,6 +303,7 @@ fn used(maps: &Maps, name: &str) -> Option<u64> {
         map::NAMESPACES => maps.namespaces.keys().flatten().count(),
         map::BYPASS => maps.bypass.keys().flatten().count(),
         map::NAMES => maps.names.keys().flatten().count(),
+        map::FILTER => maps.filter.iter().flatten().filter(|&bits| bits != 0).count(),
         map::NODE => 1,
         map::COUNTS => map::Count::ALL.len(),
         _ => return None,
