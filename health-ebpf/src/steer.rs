@@ -36,15 +36,13 @@ pub enum Choice {
 
 const LEAVE: u64 = u64::MAX;
 const REFUSE: u64 = u64::MAX - 1;
-/// In `how`: a tripped origin may be tried.
-const MAY_TRY: u64 = 1;
 /// In `how`: for an attempt that failed. Above: place from which to look, and the origin where it failed.
-const RESCUE: u64 = 2;
+const RESCUE: u64 = 1;
 
 /// Chooses for a new flow to `frontend`. `hash` spreads flows over slots.
 #[inline(always)]
 pub fn choose(frontend: u16, hash: u32, now: u64) -> Choice {
-    unpack(choose_word(frontend, hash, now, MAY_TRY))
+    unpack(choose_word(frontend, hash, now, 0))
 }
 
 /// Chooses a standby for an attempt that failed at `failed`, among those from `next` on: the ones before were tried.

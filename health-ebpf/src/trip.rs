@@ -51,12 +51,13 @@ pub extern "C" fn overdue(id: u16, now: u64) -> u32 {
     if failures >= u32::from(origin.after) && silent { failures } else { 0 }
 }
 
-/// SYNs that are overdue, of those that the cells remember.
+/// SYNs that are overdue, of those that were sent since the last handshake: one that was lost before it is lost alone.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn syns_overdue(id: u16, now: u64) -> u32 {
     let Some(subject) = Subject::find(id) else { return 0 };
     let newest = (now.saturating_sub(subject.origin.syn_timeout_ns) >> SYN_SHIFT).saturating_sub(1);
+    let oldest = atomic::load(word!(subject, connected_ns)) >> SYN_SHIFT;
     // SAFETY: as in `word!`.
     let ring = unsafe { addr_of_mut!((*subject.state).syn_cells) }.cast::<u64>();
     let Some(scratch) = maps::scratch() else { return 0 };
@@ -64,10 +65,10 @@ pub extern "C" fn syns_overdue(id: u16, now: u64) -> u32 {
     // SAFETY: a record of words, all of which may be 0.
     unsafe { maps::zero(tally) };
     for back in 0..SYN_CELLS as u64 - 1 {
-        if back > newest {
+        let epoch = newest.wrapping_sub(back);
+        if back > newest || epoch < oldest {
             break;
         }
-        let epoch = newest - back;
         let cell = Cell(atomic::load(cells::place(ring, SYN_CELLS, epoch)));
         if cell.is_of(epoch, SYN_CELLS) {
             tally.others = tally.others.wrapping_add(cell.unanswered() as u32);

@@ -1,18 +1,18 @@
 //! The real daemon: whether it starts on this kernel, and holds its hooks.
 
 use std::fs;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lab::guest::GuestLine;
+use lab::wait_for;
 use serde_json::Value;
 
 use crate::tell;
 
 /// The machine is emulated, so everything takes its time.
 const LIMIT: Duration = Duration::from_mins(1);
-const POLL: Duration = Duration::from_millis(100);
 
 const FILE: &str = "/tmp/sluice.toml";
 const LOG: &str = "/tmp/sluice.log";
@@ -65,30 +65,40 @@ fn hooks() -> Result<(Vec<String>, Vec<String>)> {
         .stderr(log)
         .spawn()
         .context("cannot start the daemon")?;
-    let begun = Instant::now();
-    // The socket answers before the last hook is held.
-    let hooks = loop {
-        if let Some(ended) = daemon.try_wait()? {
-            bail!("the daemon ended ({ended})");
+    let mut last = None;
+    // The socket answers before the last hook is held; hooks that a kernel lacks are never held, so that the wait may be in vain.
+    let waited = wait_for("every hook is held", LIMIT, || match look(&mut daemon) {
+        Ok(Some((held, missing))) => {
+            let all = !held.is_empty() && missing.is_empty();
+            last = Some((held, missing));
+            all.then_some(Ok(()))
         }
-        let asked = Command::new("/sluice").args(["-c", FILE, "status", "--json"]).output()?;
-        let late = begun.elapsed() > LIMIT;
-        if asked.status.success() {
-            let (held, missing) = read(&asked.stdout)?;
-            if late || (!held.is_empty() && missing.is_empty()) {
-                break (held, missing);
-            }
-        } else if late {
+        Ok(None) => None,
+        Err(error) => Some(Err(error)),
+    });
+    let hooks = match (waited, last) {
+        (Ok(Err(ended)), _) => return Err(ended),
+        (_, Some(hooks)) => hooks,
+        (Err(late), None) => {
             daemon.kill()?;
-            bail!("the daemon does not answer: {}", String::from_utf8_lossy(&asked.stderr));
+            return Err(late.context("the daemon does not answer"));
         }
-        std::thread::sleep(POLL);
+        (Ok(Ok(())), None) => bail!("hooks are held that nobody saw"),
     };
     let detached = Command::new("/sluice").args(["-c", FILE, "detach", "--force"]).output()?;
     ensure!(detached.status.success(), "detach: {}", String::from_utf8_lossy(&detached.stderr));
     // `detach` ends the daemon.
     daemon.wait()?;
     Ok(hooks)
+}
+
+/// The hooks, if the daemon answers yet.
+fn look(daemon: &mut Child) -> Result<Option<(Vec<String>, Vec<String>)>> {
+    if let Some(ended) = daemon.try_wait()? {
+        bail!("the daemon ended ({ended})");
+    }
+    let asked = Command::new("/sluice").args(["-c", FILE, "status", "--json"]).output()?;
+    if asked.status.success() { read(&asked.stdout).map(Some) } else { Ok(None) }
 }
 
 /// What `status --json` says of hooks: those that are held, and the others.

@@ -86,6 +86,22 @@ fn an_origin_that_accepts_others_keeps_its_syns() {
     });
 }
 
+/// Two in a hundred packets are always lost somewhere. A SYN that was lost before the last handshake says nothing of what came
+/// after it.
+#[test]
+fn a_syn_lost_before_the_last_handshake_is_not_the_other_one() {
+    each(|plan, kernel| {
+        let (early, late) = (plan.conn(40_000), plan.conn(40_001));
+        early.syn(kernel);
+        assert!(!any_moves(kernel, &[early]), "it is overdue, alone");
+        plan.conn(41_000).handshake(kernel);
+        assert!(!any_moves(kernel, &[early]), "a handshake has succeeded since");
+        late.syn(kernel);
+        assert!(!any_moves(kernel, &[late]));
+        assert_eq!(kernel.count(Count::Resteered), 0);
+    });
+}
+
 #[test]
 fn without_a_timeout_no_syn_is_overdue() {
     for v6 in [false, true] {
