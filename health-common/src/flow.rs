@@ -2,7 +2,10 @@
 
 use crate::net::{Be16, Endpoint};
 
-/// A connection attempt: a SYN without an accepted answer yet. Value of the maps `half_open_*`.
+/// A connection attempt: a SYN whose answer the node's side has not acknowledged yet. Value of the maps `half_open_*`.
+///
+/// An accepted answer makes no flow: whoever forges SYNs gets as many answers as he likes, and would push the flows of
+/// others out of their table. It is noted here ([`ANSWERED`], [`Accepted`]) until the node's side shows that it has seen it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct HalfOpen {
@@ -16,10 +19,11 @@ pub struct HalfOpen {
     pub origin: u16,
     /// The frontend that it was meant for, or [`crate::NONE`].
     pub frontend: u16,
-    /// [`MOVED`], [`TRIAL`], [`FORWARDED`], [`FIXED`], [`REFUSED`], [`RESTEERED`], [`ECE`], [`CWR`].
+    /// [`MOVED`], [`TRIAL`], [`FORWARDED`], [`FIXED`], [`REFUSED`], [`RESTEERED`], [`ECE`], [`CWR`], [`AT_CLIENT`],
+    /// [`ANSWERED`], [`LOSER_TOLD`].
     pub flags: u16,
-    /// Repeats seen. No RTT is taken from a repeated SYN.
-    pub repeats: u8,
+    /// Low half: repeats seen, at most 15. High half: shift of the window that the node's side offers (RFC 7323 §2.3).
+    pub again: u8,
     /// Low half: length of `options`, in words of 4 bytes. High half: place among the armed standbys from which the next
     /// rescue chooses, so that none is tried twice.
     pub shape: u8,
@@ -27,8 +31,21 @@ pub struct HalfOpen {
     pub tos: u8,
     /// Place of its client in streaks, below [`crate::streak::SPREAD_BITS`].
     pub client: u8,
-    /// TCP options, byte for byte: a turn-around sends them again.
+    /// TCP options, byte for byte: a turn-around sends them again. With [`ANSWERED`]: an [`Accepted`].
     pub options: [u64; OPTIONS_MAX / 8],
+}
+
+/// What an accepted answer leaves in its attempt, in the place of the options, which nobody will need again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accepted {
+    /// First sequence number behind the answer's SYN.
+    pub start: u32,
+    /// The SYN's own timestamp, as it came back.
+    pub stamp: u32,
+    /// Handshake RTT; 0 when not known. Unit: µs.
+    pub rtt_us: u32,
+    /// The node's port that the origin sees.
+    pub wire_port: Be16,
 }
 
 /// Longest TCP options (RFC 9293 §3.1: a header has at most 15 words). Unit: bytes.
@@ -40,6 +57,56 @@ impl HalfOpen {
     #[must_use]
     pub const fn options_len(&self) -> usize {
         (self.shape & 0xf) as usize * 4
+    }
+
+    /// Repeats seen, at most 15. No RTT is taken from a repeated SYN.
+    #[inline(always)]
+    #[must_use]
+    pub const fn repeats(&self) -> u8 {
+        self.again & 0xf
+    }
+
+    /// One more.
+    #[inline(always)]
+    pub const fn repeat(&mut self) {
+        if self.repeats() < 15 {
+            self.again += 1;
+        }
+    }
+
+    /// Shift of the node's windows, at most 14.
+    #[inline(always)]
+    #[must_use]
+    pub const fn node_shift(&self) -> u8 {
+        self.again >> 4
+    }
+
+    /// Notes it.
+    #[inline(always)]
+    pub const fn set_node_shift(&mut self, shift: u8) {
+        self.again = (shift << 4) | self.repeats();
+    }
+
+    /// What its answer left. Means nothing without [`ANSWERED`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn accepted(&self) -> Accepted {
+        let [first, second, ..] = self.options;
+        Accepted {
+            start: (first & 0xffff_ffff) as u32,
+            stamp: (first >> 32) as u32,
+            rtt_us: (second & 0xffff_ffff) as u32,
+            wire_port: Be16((second >> 32 & 0xffff) as u16),
+        }
+    }
+
+    /// Notes what its answer leaves.
+    #[inline(always)]
+    pub const fn accept(&mut self, accepted: Accepted) {
+        let Accepted { start, stamp, rtt_us, wire_port } = accepted;
+        self.options[0] = start as u64 | (stamp as u64) << 32;
+        self.options[1] = rtt_us as u64 | (wire_port.0 as u64) << 32;
+        self.flags |= ANSWERED;
     }
 
     /// First armed standby that no rescue has tried.
@@ -91,8 +158,7 @@ pub struct Flow {
     pub client: u8,
     /// Shift of the window that the node's side offers (RFC 7323 §2.3): 0 to 14.
     pub node_shift: u8,
-    /// The node's port that the origin sees: its own, if the flow is not [`MOVED`]; set after
-    /// [`crate::track::establish`].
+    /// The node's port that the origin sees: its own, if the flow is not [`MOVED`].
     pub wire_port: Be16,
 }
 
@@ -103,7 +169,7 @@ const _: () = assert!(size_of::<Flow>() == 64);
 pub const MOVED: u16 = 1;
 /// The trial of a tripped origin.
 pub const TRIAL: u16 = 1 << 1;
-/// The origin has sent payload.
+/// Of a flow: the origin has sent payload. Of an attempt: its SYN was accepted.
 pub const ANSWERED: u16 = 1 << 2;
 /// The node's side has sent FIN.
 pub const NODE_FIN: u16 = 1 << 3;

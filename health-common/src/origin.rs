@@ -238,7 +238,7 @@ counters! {
     http_4xx,
     /// Answers of HTTP status 500 to 599.
     http_5xx,
-    /// Flows that were established.
+    /// Flows that were established: the node's side has acknowledged the answer.
     opened,
     /// Flows of those that ended.
     closed,

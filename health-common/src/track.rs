@@ -1,11 +1,12 @@
 //! What one packet does to one flow. Pure: the same code runs in the kernel and in host tests.
 //!
-//! A flow's life: the SYN makes a [`HalfOpen`]; the accepted SYN-ACK makes a [`Flow`] of it; FIN from both sides, or an
-//! exact RST, ends that. Nothing here reads a clock or a map: what the packet means for the origin comes back as
+//! A flow's life: the SYN makes a [`HalfOpen`]; the accepted SYN-ACK is noted in it; the node's acknowledgement of that makes
+//! it a [`Flow`]; FIN from both sides, or an exact RST, ends that. Nothing here reads a clock or a map: what the packet means for the origin comes back as
 //! [`Effects`], and the caller counts it.
 
-use crate::flow::{ANSWERED, AT_CLIENT, FORWARDED, Flow, HalfOpen, MOVED, NODE_FIN, ORIGIN_FIN, TRIAL, ZERO_WINDOW};
-use crate::net::Be16;
+pub use attempt::{Answer, accept, answer, goes_on, open, opens};
+
+use crate::flow::{ANSWERED, FORWARDED, Flow, NODE_FIN, ORIGIN_FIN, ZERO_WINDOW};
 
 /// TCP header bits (RFC 9293 §3.1).
 pub const FIN: u8 = 1;
@@ -125,63 +126,6 @@ impl Effects {
     #[must_use]
     pub const fn has(&self, bit: u32) -> bool {
         self.bits & bit != 0
-    }
-}
-
-/// How an origin's packet answers a SYN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// SYN-ACK that acknowledges this SYN.
-    Accepted,
-    /// RST that acknowledges this SYN (RFC 9293 §3.10.7.3).
-    Refused,
-    /// Neither, or of another SYN: no evidence.
-    None,
-}
-
-/// What a packet from the origin says to a connection attempt.
-#[inline(always)]
-#[must_use]
-pub const fn answer(attempt: &HalfOpen, segment: &Segment) -> Answer {
-    if !segment.has(ACK) || segment.ack != attempt.isn.wrapping_add(1) {
-        return Answer::None;
-    }
-    if segment.has(RST) {
-        Answer::Refused
-    } else if segment.has(SYN) {
-        Answer::Accepted
-    } else {
-        Answer::None
-    }
-}
-
-/// The flow that an accepted SYN-ACK makes. `node_shift` is that of the attempt's options. Where the answer has no such
-/// option it is not in force (RFC 7323 §2.2), and the window looks wider than it is: then a forged RST is called suspect, and
-/// neither is evidence.
-#[inline(always)]
-#[must_use]
-pub const fn establish(attempt: &HalfOpen, synack: &Segment, node_shift: u8, now_ns: u64) -> Flow {
-    let rtt_us = if attempt.repeats == 0 { now_ns.saturating_sub(attempt.syn_ns) / 1000 } else { 0 };
-    let start = synack.seq.wrapping_add(1);
-    Flow {
-        request_ns: 0,
-        payload_ns: 0,
-        sample_ns: 0,
-        node_next: attempt.isn.wrapping_add(1),
-        node_ack: start,
-        origin_next: start,
-        origin_ack: attempt.isn.wrapping_add(1),
-        rtt_us: if rtt_us > u32::MAX as u64 { u32::MAX } else { (rtt_us & 0xffff_ffff) as u32 },
-        // The SYN's own timestamp came back with this answer.
-        stamp: synack.stamps.echo,
-        sample: 0,
-        // A SYN's window is not scaled.
-        node_window: attempt.window as u32,
-        origin: attempt.origin,
-        flags: attempt.flags & (MOVED | TRIAL | FORWARDED | AT_CLIENT),
-        client: attempt.client,
-        node_shift,
-        wire_port: Be16(0),
     }
 }
 
@@ -364,6 +308,7 @@ const fn reset(flow: &Flow, segment: &Segment, coarse_ns: u64) -> u32 {
     if unacknowledged || recent { Effects::RESET_MID | Effects::CLOSED } else { Effects::RESET_IDLE | Effects::CLOSED }
 }
 
+mod attempt;
 #[cfg(test)]
 mod proptests;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Answers to SYNs: a flow is established, or the attempt is rescued.
+//! Answers to SYNs: an attempt is accepted, or rescued. The flow begins in [`crate::open`].
 
 use aya_ebpf::{
     bindings::{__sk_buff, TC_ACT_SHOT},
@@ -7,7 +7,7 @@ use aya_ebpf::{
 use health_common::{
     NONE,
     event::{Kind, Why},
-    flow::{HalfOpen, MOVED, REFUSED, RESTEERED, TRIAL},
+    flow::{ANSWERED, HalfOpen, MOVED, REFUSED, RESTEERED, TRIAL},
     map::Count,
     net::FlowKey,
     track::{self, Answer},
@@ -15,7 +15,7 @@ use health_common::{
 
 use crate::{
     context::{Behind, Context, Tc, Xdp, packets},
-    ingress::give_back,
+    ingress::{give_back, loser},
     maps::{self, Family, V4, V6, count},
     moved,
     nat::Rewrite,
@@ -23,7 +23,6 @@ use crate::{
     parse::Packet,
     signals,
     subject::Subject,
-    syn::surveyed,
     tell,
 };
 
@@ -63,9 +62,21 @@ fn answer<F: Family, C: Context>(ctx: Option<&TcContext>) -> Option<i32> {
     let attempt = unsafe { &mut *F::half_open().get_ptr_mut(primary)? };
     // Of the origin that a rescue has left.
     let is_first = packet.key == primary && attempt.flags & MOVED != 0;
+    if attempt.flags & ANSWERED != 0 {
+        if is_first {
+            return Some(loser::<C>(&packet.segment, &mut attempt.flags));
+        }
+        let verdict = if C::OBSERVES { F::early(ctx.map_or(1, |ctx| packets(ctx) as u32)) } else { PASS };
+        if packet.key != primary
+            && let Some(ctx) = ctx
+        {
+            give_back(ctx, packet, &primary.remote(), primary.ports().0);
+        }
+        return Some(verdict);
+    }
     match track::answer(attempt, &packet.segment) {
         Answer::Accepted if is_first && attempt.flags & RESTEERED == 0 => return Some(drop_loser::<C>()),
-        Answer::Accepted if C::OBSERVES => established::<F>(ctx, packet, &primary, attempt, is_first),
+        Answer::Accepted if C::OBSERVES => accept::<F>(ctx, packet, &primary, attempt, is_first),
         Answer::Refused if is_first => return Some(drop_loser::<C>()),
         Answer::Refused => {
             if C::OBSERVES {
@@ -97,7 +108,7 @@ fn drop_loser<C: Context>() -> i32 {
 
 /// An accepted SYN-ACK. Of the first origin after a re-steer: the first valid one wins, so the move is undone.
 #[inline(never)]
-fn established<F: Family>(
+fn accept<F: Family>(
     ctx: Option<&TcContext>,
     packet: &Packet<F::Key>,
     key: &F::Key,
@@ -108,21 +119,13 @@ fn established<F: Family>(
     if is_first {
         undo::<F>(key, attempt, now);
     }
-    let Some(scratch) = maps::scratch() else { return };
-    scratch.attempt = *attempt;
-    let (_, shift) = surveyed();
-    scratch.flow = track::establish(attempt, &packet.segment, shift, now);
-    (scratch.flow.wire_port, _) = packet.key.ports();
-    let how = u32::from(attempt.flags & TRIAL != 0) | u32::from(attempt.repeats == 0) << 1 | u32::from(is_first) << 2;
+    let (wire_port, _) = packet.key.ports();
+    track::accept(attempt, &packet.segment, wire_port, now);
+    let how = u32::from(attempt.flags & TRIAL != 0) | u32::from(attempt.repeats() == 0) << 1 | u32::from(is_first) << 2;
     accepted(attempt.origin, attempt.syn_ns, now, how);
     if let Some(counters) = maps::counters(attempt.origin) {
         counters.pkts_in += ctx.map_or(1, packets);
     }
-    match F::flows().insert(key, &scratch.flow, 0) {
-        Ok(()) => count(Count::FlowMade),
-        Err(_) => count(Count::UpdateFailed),
-    }
-    maps::gone(F::half_open().remove(key), Count::HalfOpenRemoved);
 }
 
 /// The standby's SYN says nothing; its answer will meet nobody, and whoever gets it resets it.
@@ -157,7 +160,6 @@ extern "C" fn accepted(id: u16, syn_ns: u64, now: u64, how: u32) -> u32 {
     if let Some(counters) = maps::counters(id) {
         counters.synack += 1;
         counters.synack_late += u64::from(late);
-        counters.opened += 1;
         if how & 2 != 0 {
             signals::handshake_took(counters, took);
         }

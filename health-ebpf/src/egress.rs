@@ -6,7 +6,7 @@
 use aya_ebpf::programs::TcContext;
 use health_common::{
     cells::REQUEST_SHIFT,
-    flow::{AT_CLIENT, HalfOpen, MOVED, TRIAL},
+    flow::{ANSWERED, AT_CLIENT, HalfOpen, MOVED, TRIAL},
     map::Count,
     net::FlowKey,
     track::{self, ACK, Effects, FIN, RST, SYN},
@@ -16,7 +16,7 @@ use crate::{
     context::packets,
     maps::{self, Family, count},
     moved, nat,
-    observe::{PASS, SYN_NOTED, is_bypassed},
+    observe::{ACK_NOTED, PASS, SYN_NOTED, is_bypassed},
     parse::Packet,
     signals::{node_signals, who},
     subject::Subject,
@@ -83,14 +83,21 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
     if maps::endpoint(&packet.key.remote()).is_none() {
         return PASS;
     }
+    let attempt = F::half_open().get_ptr(packet.key);
+    if let Some(attempt) = attempt {
+        // SAFETY: as for flows.
+        let attempt = unsafe { &*attempt };
+        if attempt.flags & ANSWERED == 0 {
+            answered_unseen::<F>(packet, attempt);
+        } else if maps::note::<F>(packet, &packet.key) {
+            return ACK_NOTED;
+        }
+    }
     // Evicted from the flow table, a redirected flow still has its way.
     if F::moved_out().get_ptr(packet.key).is_some() {
         return moved::send::<F, H>(ctx, packet);
     }
-    if let Some(attempt) = F::half_open().get_ptr(packet.key) {
-        // SAFETY: as for flows.
-        answered_unseen::<F>(packet, unsafe { &*attempt });
-    } else if !H::CLIENT && F::moved_back().get_ptr(packet.key).is_none() && !is_bypassed(ctx) {
+    if attempt.is_none() && !H::CLIENT && F::moved_back().get_ptr(packet.key).is_none() && !is_bypassed(ctx) {
         // What was redirected where it arrived, and lost its mark on the way, was seen there.
         count(Count::PickedUp);
     }

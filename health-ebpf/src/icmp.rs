@@ -9,7 +9,7 @@ use aya_ebpf::{
     programs::{TcContext, XdpContext},
 };
 use health_common::{
-    flow::{MOVED, Moved, REFUSED, TRIAL},
+    flow::{ANSWERED, MOVED, Moved, REFUSED, TRIAL},
     map::Count,
     net::{Addr, Be16, Be32, Endpoint, FlowKey, FlowKey4, FlowKey6},
     track::after,
@@ -194,7 +194,8 @@ fn inbound<F: Errors, C: Context>(ctx: &C, l3: u32) -> Option<i32> {
     if let Some(attempt) = F::half_open().get_ptr_mut(primary) {
         // SAFETY: LRU values are recycled, not freed, while a program runs.
         let attempt = unsafe { &mut *attempt };
-        if attempt.isn != quoted_seq()? {
+        // An answered SYN is no longer on its way.
+        if attempt.isn != quoted_seq()? || attempt.flags & ANSWERED != 0 {
             forged::<C>();
         } else if matches!(quoted.says, Says::Refused | Says::Unreachable)
             && (attempt.flags & MOVED == 0 || back.is_some())

@@ -6,7 +6,7 @@ use health_common::{
     http::{STATUS_LEN, status_class},
     map::{Count, FILTER_REDIRECTED},
     net::{Be16, Endpoint, FlowKey},
-    track::{self, ACK, Effects, RST, SYN},
+    track::{self, ACK, Effects, RST, SYN, Segment},
 };
 
 use crate::{
@@ -37,7 +37,8 @@ pub fn ingress<F: Family, C: Context>(ctx: &C, packet: &Packet<F::Key>) -> i32 {
         // SAFETY: as in `egress`.
         let flow = unsafe { &mut *flow };
         if flow.flags & MOVED != 0 {
-            return loser::<F, C>(packet, flow);
+            let verdict = loser::<C>(&packet.segment, &mut flow.flags);
+            return if verdict == LOSER_NOTED && !maps::note::<F>(packet, &packet.key) { TC_ACT_SHOT } else { verdict };
         }
         return if C::OBSERVES { of_flow::<F, C>(ctx, packet, &packet.key, flow) } else { PASS };
     }
@@ -47,18 +48,16 @@ pub fn ingress<F: Family, C: Context>(ctx: &C, packet: &Packet<F::Key>) -> i32 {
     PASS
 }
 
-/// A packet of the origin that an established flow's rescue has left. Its SYN-ACK gets one RST; the client must see nothing.
+/// A packet of the origin that a rescue has left, once another has won. Its SYN-ACK gets one RST; the client must see nothing.
 #[inline(always)]
-fn loser<F: Family, C: Context>(packet: &Packet<F::Key>, flow: &mut Flow) -> i32 {
+pub fn loser<C: Context>(segment: &Segment, flags: &mut u16) -> i32 {
     if !C::REWRITES {
         return PASS;
     }
     count(Count::LoserDropped);
-    if packet.segment.flags & (SYN | ACK | RST) == SYN | ACK && flow.flags & LOSER_TOLD == 0 {
-        flow.flags |= LOSER_TOLD;
-        if maps::note::<F>(packet, &packet.key) {
-            return LOSER_NOTED;
-        }
+    if segment.flags & (SYN | ACK | RST) == SYN | ACK && *flags & LOSER_TOLD == 0 {
+        *flags |= LOSER_TOLD;
+        return LOSER_NOTED;
     }
     TC_ACT_SHOT
 }

@@ -1,7 +1,7 @@
 //! The kernel half of Sluice.
 //!
 //! Entry points only. What they share: [`parse`] reads a packet, [`mod@egress`] and [`mod@ingress`] know what it means,
-//! [`trip`] keeps the streaks of an origin ([`cells`] what is unanswered), [`trial`] tries it again, [`steer`] chooses,
+//! [`mod@open`] begins flows, [`trip`] keeps the streaks of an origin ([`cells`] what is unanswered), [`trial`] tries it again, [`steer`] chooses,
 //! [`moved`] and [`nat`] redirect, [`connect`] steers sockets, [`maps`] holds the state.
 //!
 //! Nothing is dropped but the losers of a rescued handshake; what isn't understood passes and is counted.
@@ -23,6 +23,7 @@ mod maps;
 mod moved;
 mod nat;
 mod observe;
+mod open;
 mod parse;
 mod rescue;
 mod signals;
@@ -45,7 +46,8 @@ use context::{Behind, Context, Tc, Xdp};
 use egress::{Client, Egress};
 use maps::{V4, V6};
 use observe::{
-    ANSWER_NOTED, ERROR_NOTED, ICMP_SEEN, LOSER_NOTED, PASS, REFUSAL_NOTED, REPEAT_NOTED, SIGNAL_NOTED, SYN_NOTED,
+    ACK_NOTED, ANSWER_NOTED, ERROR_NOTED, ICMP_SEEN, LOSER_NOTED, PASS, REFUSAL_NOTED, REPEAT_NOTED, SIGNAL_NOTED,
+    SYN_NOTED,
 };
 use parse::{Direction, Network, Unread};
 
@@ -60,11 +62,13 @@ pub fn egress(ctx: TcContext) -> i32 {
     match parse::network(&ctx) {
         Network::V4(l3) => match egress_v4(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_egress_v4(raw), || syn::again_egress_v4(raw)),
+            ACK_NOTED => open::open_egress_v4(raw),
             ICMP_SEEN => icmp::error_egress_v4(raw, l3 as u32),
             verdict => verdict,
         },
         Network::V6(l3) => match egress_v6(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_egress_v6(raw), || syn::again_egress_v6(raw)),
+            ACK_NOTED => open::open_egress_v6(raw),
             ICMP_SEEN => icmp::error_egress_v6(raw, l3 as u32),
             verdict => verdict,
         },
@@ -80,11 +84,13 @@ pub fn client(ctx: TcContext) -> i32 {
     match parse::network(&ctx) {
         Network::V4(l3) => match client_v4(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_client_v4(raw), || syn::again_client_v4(raw)),
+            ACK_NOTED => open::open_client_v4(raw),
             ICMP_SEEN => icmp::error_client_v4(raw, l3 as u32),
             verdict => verdict,
         },
         Network::V6(l3) => match client_v6(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_client_v6(raw), || syn::again_client_v6(raw)),
+            ACK_NOTED => open::open_client_v6(raw),
             ICMP_SEEN => icmp::error_client_v6(raw, l3 as u32),
             verdict => verdict,
         },
@@ -189,13 +195,13 @@ pub fn xdp_ingress(ctx: XdpContext) -> u32 {
     let _verdict = match parse::network(&ctx) {
         Network::V4(l3) => match xdp_v4(raw, l3 as u32) {
             SIGNAL_NOTED => signalled(),
-            ANSWER_NOTED => answer::answer_xdp_v4(),
+            ANSWER_NOTED => rescued(answer::answer_xdp_v4(), || PASS, || PASS),
             ICMP_SEEN => icmp::error_xdp_v4(raw, l3 as u32),
             verdict => verdict,
         },
         Network::V6(l3) => match xdp_v6(raw, l3 as u32) {
             SIGNAL_NOTED => signalled(),
-            ANSWER_NOTED => answer::answer_xdp_v6(),
+            ANSWER_NOTED => rescued(answer::answer_xdp_v6(), || PASS, || PASS),
             ICMP_SEEN => icmp::error_xdp_v6(raw, l3 as u32),
             verdict => verdict,
         },

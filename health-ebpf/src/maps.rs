@@ -14,7 +14,7 @@ use health_common::{
     trip::Usable,
 };
 
-use crate::{build::Build, icmp::Quote, moved, nat::Rewrite, parse::Packet, signals::Signal};
+use crate::{build::Build, icmp::Quote, moved, nat::Rewrite, open, parse::Packet, signals::Signal};
 
 #[map(name = "node")]
 static NODE: Array<Node> = Array::with_max_entries(1, 0);
@@ -104,6 +104,8 @@ pub trait Family {
     fn noted(scratch: &mut Scratch) -> &mut Noted<Self::Key>;
     /// [`moved::relocate_noted`], a function of its own to the verifier.
     fn relocate_noted(to: u16, flags: u16) -> bool;
+    /// What an origin's packet says to an attempt that was accepted: a function of its own likewise.
+    fn early(segments: u32) -> i32;
     fn half_open() -> &'static LruHashMap<Self::Key, HalfOpen>;
     fn flows() -> &'static LruHashMap<Self::Key, Flow>;
     fn moved_out() -> &'static HashMap<Self::Key, Moved>;
@@ -136,6 +138,10 @@ impl Family for V4 {
         relocate_v4(to, flags) != 0
     }
     #[inline(always)]
+    fn early(segments: u32) -> i32 {
+        open::early_v4(segments)
+    }
+    #[inline(always)]
     fn half_open() -> &'static LruHashMap<FlowKey4, HalfOpen> {
         &HALF_OPEN_V4
     }
@@ -162,6 +168,10 @@ impl Family for V6 {
     #[inline(always)]
     fn relocate_noted(to: u16, flags: u16) -> bool {
         relocate_v6(to, flags) != 0
+    }
+    #[inline(always)]
+    fn early(segments: u32) -> i32 {
+        open::early_v6(segments)
     }
     #[inline(always)]
     fn half_open() -> &'static LruHashMap<FlowKey6, HalfOpen> {

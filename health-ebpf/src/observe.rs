@@ -30,6 +30,9 @@ pub const SIGNAL_NOTED: i32 = 0x104;
 /// Likewise: the noted SYN is a repeated one.
 pub const REPEAT_NOTED: i32 = 0x105;
 
+/// Likewise: a packet was noted that may acknowledge an accepted answer; on to [`crate::open`].
+pub const ACK_NOTED: i32 = 0x108;
+
 /// Likewise: it is ICMP; on to [`crate::icmp`].
 pub const ICMP_SEEN: i32 = 0x106;
 /// Likewise: an error was noted that refuses an attempt; on to [`crate::rescue`].

@@ -9,7 +9,7 @@ use aya_ebpf::{
 use health_common::{
     NONE,
     event::{Kind, Why},
-    flow::{AT_CLIENT, CWR, ECE, FORWARDED, HalfOpen, MOVED, OPTIONS_MAX, RESTEERED, TRIAL, UNTURNABLE, mix},
+    flow::{ANSWERED, AT_CLIENT, CWR, ECE, FORWARDED, HalfOpen, MOVED, OPTIONS_MAX, RESTEERED, TRIAL, UNTURNABLE, mix},
     map::Count,
     net::{Endpoint, EndpointUse, FlowKey},
     options,
@@ -70,7 +70,8 @@ fn syn<F: Family, H: Hook>(ctx: &TcContext) -> Option<i32> {
     }
     // SAFETY: the context is a live `__sk_buff`.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
-    if let Some(attempt) = F::half_open().get_ptr(key) {
+    let older = F::half_open().get_ptr(key);
+    if let Some(attempt) = older {
         // SAFETY: as for flows.
         let attempt = unsafe { &*attempt };
         if attempt.isn == packet.segment.seq {
@@ -84,7 +85,7 @@ fn syn<F: Family, H: Hook>(ctx: &TcContext) -> Option<i32> {
         // Redirected where it arrived, and its mark was lost on the way.
         return None;
     }
-    first::<F, H>(ctx, packet, meant, cookie)
+    first::<F, H>(ctx, packet, meant, cookie, older.is_none())
 }
 
 /// The tuple may be in use on the wire by a redirected flow: then this one gets another port there.
@@ -93,9 +94,15 @@ fn apart<F: Family>(key: &F::Key, meant: EndpointUse, flags: u16) -> bool {
     !moved::is_free::<F>(key) && moved::relocate::<F>(key, meant.origin, flags)
 }
 
-/// A SYN of a new connection: chooses, remembers, counts.
+/// A SYN of a new connection: chooses, remembers, counts. `more`: it takes no older attempt's place.
 #[inline(always)]
-fn first<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>, meant: EndpointUse, cookie: u64) -> Option<i32> {
+fn first<F: Family, H: Hook>(
+    ctx: &TcContext,
+    packet: &Packet<F::Key>,
+    meant: EndpointUse,
+    cookie: u64,
+    more: bool,
+) -> Option<i32> {
     let key = &packet.key;
     // The same tuple again, with another number: what was known of it is over (RFC 6191).
     moved::forget::<F>(key);
@@ -148,7 +155,9 @@ fn first<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>, meant: En
         moved::forget::<F>(key);
         return None;
     }
-    count(Count::HalfOpenMade);
+    if more {
+        count(Count::HalfOpenMade);
+    }
     tell::note_for_event(&node);
     let (id, own) = (attempt.origin, noted.is_none() && !steered);
     sent(id, now, u32::from(attempt.client), u32::from(attempt.flags & TRIAL != 0) | u32::from(own) << 1);
@@ -176,7 +185,9 @@ fn remember<K>(ctx: &TcContext, packet: &Packet<K>, attempt: &mut HalfOpen) {
         } else {
             flags |= UNTURNABLE;
         }
-        flags |= surveyed().0;
+        let (found, shift) = surveyed(len);
+        flags |= found;
+        attempt.set_node_shift(shift);
     }
     // RFC 7413: data on a SYN belongs to the origin that gave the cookie.
     if segment.len > 0 {
@@ -188,10 +199,9 @@ fn remember<K>(ctx: &TcContext, packet: &Packet<K>, attempt: &mut HalfOpen) {
 
 /// What the options of the noted attempt say: flags, and the shift of the window.
 #[inline(always)]
-pub fn surveyed() -> (u16, u8) {
-    let len = maps::scratch().map_or(0, |scratch| scratch.attempt.options_len());
-    let word = survey(len as u32);
-    (word as u16, (word >> 16) as u8)
+fn surveyed(len: u32) -> (u16, u8) {
+    let word = survey(len);
+    (word as u16, (word >> 16) as u8 & 0xf)
 }
 
 /// A loop over bytes, which the verifier need not follow on every way that leads here.
@@ -258,10 +268,14 @@ fn again<F: Family, H: Hook>(ctx: &TcContext) -> Option<i32> {
 /// The same SYN again: nobody has answered.
 #[inline(always)]
 fn repeated<F: Family>(key: &F::Key, attempt: &mut HalfOpen) {
-    attempt.repeats = attempt.repeats.saturating_add(1);
+    attempt.repeat();
     let id = attempt.origin;
     if let Some(counters) = maps::counters(id) {
         counters.syn_retrans += 1;
+    }
+    if attempt.flags & ANSWERED != 0 {
+        // Its answer is on its way, or was lost on it: whoever gave that one gives it again.
+        return;
     }
     let Some(subject) = Subject::find(id) else { return };
     let now = maps::now();

@@ -8,6 +8,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::{flow::HalfOpen, net::Be16};
 
 /// Keeps positions and clocks non-negative after a look back.
 const BASE: u64 = 1 << 33;
@@ -59,6 +60,15 @@ enum Op {
         ahead: u32,
         fin: bool,
     },
+    /// The node's side acknowledges another number than the answer's: somebody who has not seen that one.
+    NodeGuess {
+        off: u32,
+        len: u16,
+    },
+    /// The answer again, perhaps with another number.
+    AnswerAgain {
+        off: u32,
+    },
     Wait {
         ms: u16,
     },
@@ -93,6 +103,13 @@ fn header() -> impl Strategy<Value = Header> {
     (window, clock).prop_map(|(window, clock)| Header { window, clock })
 }
 
+fn before_the_flow() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        (1u32..=u32::MAX, 0u16..3000).prop_map(|(off, len)| Op::NodeGuess { off, len }),
+        prop_oneof![Just(0), any::<u32>()].prop_map(|off| Op::AnswerAgain { off }),
+    ]
+}
+
 fn ops() -> impl Strategy<Value = Vec<(Op, Header)>> {
     let fin = || prop::bool::weighted(0.05);
     let ack = || prop_oneof![2 => any::<u8>(), 1 => Just(u8::MAX)];
@@ -107,6 +124,7 @@ fn ops() -> impl Strategy<Value = Vec<(Op, Header)>> {
         1 => (0u8..6, any::<i32>()).prop_map(|(at, off)| Op::OriginReset { at, off }),
         1 => (-3000i32..3000, 1u16..3000, 1u32..1 << 30, fin())
             .prop_map(|(off, len, ahead, fin)| Op::Forged { off, len, ahead, fin }),
+        2 => before_the_flow(),
         3 => (0u16..400).prop_map(|ms| Op::Wait { ms }),
     ];
     let op = (op, header());
@@ -141,7 +159,7 @@ impl Line {
     }
 }
 
-/// All packets so far.
+/// All packets since the flow began.
 #[derive(Default)]
 struct Log(Vec<Line>);
 
@@ -239,8 +257,22 @@ impl Log {
             && self.acked(false) == self.next(true)
     }
 
-    /// What one more packet means.
+    /// Whether a packet begins the flow: of the node's side any that acknowledges the answer, of the origin the first bytes.
+    fn begins(line: &Line) -> bool {
+        if line.node { line.ack == BASE } else { line.from == BASE && line.end() > BASE }
+    }
+
+    /// What one more packet means. One that comes before the flow began, and does not begin it, is forgotten.
     fn push(&mut self, line: Line) -> Effects {
+        let stays = !self.0.is_empty() || Self::begins(&line);
+        let effects = self.add(line);
+        if !stays {
+            self.0.pop();
+        }
+        effects
+    }
+
+    fn add(&mut self, line: Line) -> Effects {
         let (request, waiting, had_fin) = (self.request(), self.waiting(), self.has_fin(line.node));
         self.0.push(line);
         let new = self.is_new(self.0.len() - 1);
@@ -315,6 +347,8 @@ fn low(number: u64) -> u32 {
 
 /// A flow, its model, and the numbers that join them.
 struct Pair {
+    /// The attempt, until the flow begins.
+    attempt: Option<HalfOpen>,
     flow: Flow,
     log: Log,
     isn: u32,
@@ -329,13 +363,15 @@ impl Pair {
     fn new((isn, origin_isn, stamp_isn): (u32, u32, u32), handshake: Handshake) -> Self {
         let syn_ns = 1_000_000_000;
         let flags = if handshake.forwarded { FORWARDED } else { 0 };
-        let attempt = HalfOpen { syn_ns, isn, window: WINDOW, flags, ..HalfOpen::default() };
+        let mut attempt = HalfOpen { syn_ns, isn, window: WINDOW, flags, ..HalfOpen::default() };
+        attempt.set_node_shift(handshake.shift);
         let stamps = Stamps { value: 1, echo: stamp_isn };
         let syn_ack =
             Segment { seq: origin_isn, ack: isn.wrapping_add(1), flags: SYN | ACK, stamps, ..Segment::default() };
         let now = syn_ns + handshake.rtt_ns;
-        let flow = establish(&attempt, &syn_ack, handshake.shift, now);
-        Self { flow, log: Log::default(), isn, origin_isn, stamp_isn, handshake, now }
+        accept(&mut attempt, &syn_ack, Be16(0), now);
+        let flow = open(&attempt);
+        Self { attempt: Some(attempt), flow, log: Log::default(), isn, origin_isn, stamp_isn, handshake, now }
     }
 
     fn seq(&self, node: bool, position: u64) -> u32 {
@@ -372,6 +408,24 @@ impl Pair {
         }
     }
 
+    /// What the code says of a segment.
+    fn meet(&mut self, node: bool, segment: &Segment) -> Effects {
+        let (now, before) = (self.now, self.flow);
+        if node && self.attempt.is_some_and(|attempt| !opens(&attempt, segment)) {
+            return Effects::default();
+        }
+        let effects =
+            if node { from_node(&mut self.flow, segment, || now) } else { from_origin(&mut self.flow, segment, now) };
+        if let Some(attempt) = self.attempt {
+            if node || effects.has(Effects::CLOSED) || goes_on(&attempt, segment, &effects) {
+                self.attempt = None;
+            } else {
+                self.flow = before;
+            }
+        }
+        effects
+    }
+
     fn send(&mut self, node: bool, bytes: (u64, u64, bool), ack: u64, header: Header) -> (Effects, Effects) {
         let ((from, len, fin), window, stamp) = (bytes, header.window, self.stamp(node, header.clock));
         let line = Line { node, from, len, fin, ack, window, stamp, at: self.now };
@@ -383,10 +437,7 @@ impl Pair {
             window,
             stamps: self.stamps(node, stamp),
         };
-        let now = self.now;
-        let got =
-            if node { from_node(&mut self.flow, &segment, || now) } else { from_origin(&mut self.flow, &segment, now) };
-        (got, self.log.push(line))
+        (self.meet(node, &segment), self.log.push(line))
     }
 
     /// New bytes, or, after the FIN, nothing but it again.
@@ -415,7 +466,7 @@ impl Pair {
         };
         let stamps = self.stamps(false, self.stamp(false, header.clock));
         let segment = Segment { seq: self.seq(false, position), flags: RST, stamps, ..Segment::default() };
-        (from_origin(&mut self.flow, &segment, self.now), self.log.reset(position, self.now, self.handshake))
+        (self.meet(false, &segment), self.log.reset(position, self.now, self.handshake))
     }
 
     fn forged(&mut self, off: i32, len: u16, ahead: u32, fin: bool, header: Header) -> (Effects, Effects) {
@@ -428,7 +479,7 @@ impl Pair {
             stamps: self.stamps(false, self.stamp(false, header.clock)),
         };
         let before = self.flow;
-        let got = from_origin(&mut self.flow, &segment, self.now);
+        let got = self.meet(false, &segment);
         assert_eq!(self.flow, before, "forged bytes change nothing");
         (got, Effects { bits: Effects::FORGED, ..Effects::default() })
     }
@@ -448,7 +499,23 @@ impl Pair {
                 let stamps = self.stamps(true, self.stamp(true, header.clock));
                 let segment =
                     Segment { seq: self.seq(true, self.log.next(true)), flags: RST, stamps, ..Segment::default() };
-                (from_node(&mut self.flow, &segment, || 0), self.log.abort(self.handshake))
+                (self.meet(true, &segment), self.log.abort(self.handshake))
+            }
+            Op::NodeGuess { off, len } => {
+                self.attempt?;
+                let (seq, ack) = (self.seq(true, BASE), self.seq(false, BASE).wrapping_add(off));
+                let segment = Segment { seq, ack, len: len.into(), flags: ACK, ..Segment::default() };
+                (self.meet(true, &segment), Effects::default())
+            }
+            Op::AnswerAgain { off } => {
+                let attempt = self.attempt.as_mut()?;
+                self.origin_isn = self.origin_isn.wrapping_add(off);
+                let ack = self.isn.wrapping_add(1);
+                let segment = Segment { seq: self.origin_isn, ack, flags: SYN | ACK, ..Segment::default() };
+                assert_eq!(answer(attempt, &segment), Answer::Accepted);
+                accept(attempt, &segment, Be16(1), self.now);
+                self.flow = open(attempt);
+                return None;
             }
             Op::Wait { ms } => {
                 self.now += u64::from(ms) * 1_000_000;

@@ -5,6 +5,10 @@ extern crate std;
 use std::vec::Vec;
 
 use super::*;
+use crate::{
+    flow::{HalfOpen, MOVED, TRIAL},
+    net::Be16,
+};
 
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1_000 * MS;
@@ -12,6 +16,8 @@ const SEC: u64 = 1_000 * MS;
 const ISN: u32 = 1_000;
 /// Number of the origin's SYN-ACK.
 const ORIGIN_ISN: u32 = 50_000;
+/// The node's port.
+const PORT: Be16 = Be16::new(40_000);
 
 /// A flow under test, its packets numbered from its first bytes on.
 struct Case {
@@ -54,6 +60,14 @@ impl Case {
     }
 }
 
+/// The flow of an attempt that is accepted.
+fn establish(attempt: &HalfOpen, syn_ack: &Segment, node_shift: u8, now_ns: u64) -> Flow {
+    let mut attempt = *attempt;
+    attempt.set_node_shift(node_shift);
+    accept(&mut attempt, syn_ack, PORT, now_ns);
+    open(&attempt)
+}
+
 fn attempt(isn: u32) -> HalfOpen {
     HalfOpen { syn_ns: SEC, isn, client: 7, origin: 3, ..HalfOpen::default() }
 }
@@ -94,17 +108,84 @@ fn only_an_answer_to_this_syn_is_one() {
 fn a_flow_is_what_its_handshake_said() {
     let case = Case::new();
 
-    assert_eq!((case.flow.rtt_us, case.flow.client, case.flow.origin), (1_000, 7, 3));
+    assert_eq!((case.flow.rtt_us, case.flow.client, case.flow.origin, case.flow.wire_port), (1_000, 7, 3, PORT));
     assert_eq!((case.flow.node_next, case.flow.node_ack), (ISN + 1, ORIGIN_ISN + 1));
     assert_eq!((case.flow.origin_next, case.flow.origin_ack), (ORIGIN_ISN + 1, ISN + 1));
     let moved = HalfOpen { flags: MOVED | TRIAL | ANSWERED, ..attempt(ISN) };
     assert_eq!(establish(&moved, &syn_ack(ISN, 0), 0, SEC).flags, MOVED | TRIAL);
 }
 
+/// P05: nobody who forges SYNs makes flows of them.
+#[test]
+fn only_who_has_seen_the_answer_opens_the_flow() {
+    let mut accepted = attempt(ISN);
+    accept(&mut accepted, &syn_ack(ISN, ORIGIN_ISN), PORT, SEC + MS);
+    let table = [
+        ("the ACK of the answer", ACK, ISN + 1, ORIGIN_ISN + 1, true),
+        ("bytes, for that was lost", ACK, ISN + 101, ORIGIN_ISN + 1, true),
+        ("FIN", ACK | FIN, ISN + 1, ORIGIN_ISN + 1, true),
+        ("RST", RST, ISN + 1, 0, true),
+        ("a guess", ACK, ISN + 1, ORIGIN_ISN, false),
+        ("another", ACK, ISN + 1, ORIGIN_ISN + 2, false),
+        ("bytes without ACK", 0, ISN + 1, ORIGIN_ISN + 1, false),
+    ];
+    for (name, flags, seq, ack, want) in table {
+        assert_eq!(opens(&accepted, &Segment { seq, ack, flags, len: 1, ..Segment::default() }), want, "{name}");
+    }
+}
+
+/// The node's side may have passed elsewhere.
+#[test]
+fn an_origin_goes_on_at_its_exact_number() {
+    let mut accepted = attempt(ISN);
+    accept(&mut accepted, &syn_ack(ISN, ORIGIN_ISN), PORT, SEC + MS);
+    let table = [
+        ("a banner", ACK, ORIGIN_ISN + 1, 20, true),
+        ("FIN", ACK | FIN, ORIGIN_ISN + 1, 0, true),
+        ("nothing new", ACK, ORIGIN_ISN + 1, 0, false),
+        ("its second segment", ACK, ORIGIN_ISN + 21, 20, false),
+        ("the SYN again", SYN | ACK, ORIGIN_ISN + 1, 20, false),
+        ("RST", RST | ACK, ORIGIN_ISN + 1, 0, false),
+        ("bytes without ACK", 0, ORIGIN_ISN + 1, 20, false),
+    ];
+    for (name, flags, seq, len, want) in table {
+        let segment = Segment { seq, ack: ISN + 1, flags, len, ..Segment::default() };
+        let effects = from_origin(&mut open(&accepted), &segment, SEC);
+        assert_eq!(goes_on(&accepted, &segment, &effects), want, "{name}");
+    }
+}
+
+/// An origin that answers with cookies may change its number from one minute to the next.
+#[test]
+fn a_second_answer_changes_the_number_and_nothing_else() {
+    let mut accepted = attempt(ISN);
+    let stamps = Stamps { value: 1, echo: 77 };
+    accept(&mut accepted, &Segment { stamps, ..syn_ack(ISN, ORIGIN_ISN) }, PORT, SEC + MS);
+    let first = open(&accepted);
+    accepted.repeat();
+    accept(&mut accepted, &syn_ack(ISN, 9), Be16::new(1), 3 * SEC);
+
+    assert_eq!((first.stamp, first.rtt_us), (77, 1_000));
+    assert_eq!(open(&accepted), Flow { node_ack: 10, origin_next: 10, ..first });
+}
+
+#[test]
+fn repeats_and_the_shift_share_a_byte() {
+    let mut attempt = attempt(ISN);
+    attempt.set_node_shift(14);
+    for count in 1..20 {
+        attempt.repeat();
+        assert_eq!((attempt.repeats(), attempt.node_shift()), (count.min(15), 14));
+    }
+    attempt.set_node_shift(3);
+    assert_eq!((attempt.repeats(), attempt.node_shift()), (15, 3));
+}
+
 /// P04 (a): neither 20 ms nor 1.02 s is the RTT (RFC 6298 §3).
 #[test]
 fn p04_a_a_repeated_syn_gives_no_rtt() {
-    let repeated = HalfOpen { repeats: 1, ..attempt(ISN) };
+    let mut repeated = attempt(ISN);
+    repeated.repeat();
 
     assert_eq!(establish(&repeated, &syn_ack(ISN, ORIGIN_ISN), 0, SEC + 1_020 * MS).rtt_us, 0);
 }

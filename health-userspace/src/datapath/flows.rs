@@ -11,7 +11,7 @@ use aya::{
     maps::{HashMap, MapData},
 };
 use health_common::{
-    flow::{FORWARDED, Flow, HalfOpen, MOVED, Moved, NODE_FIN, ORIGIN_FIN, TRIAL},
+    flow::{ANSWERED, FORWARDED, Flow, HalfOpen, MOVED, Moved, NODE_FIN, ORIGIN_FIN, TRIAL},
     map::{self, NameKey},
     net::FlowKey,
 };
@@ -108,6 +108,10 @@ trait Tell {
 impl Tell for HalfOpen {
     fn tell(&self) -> Told {
         let Self { origin, flags, syn_ns, .. } = *self;
+        if flags & ANSWERED != 0 {
+            // It waits for the node's side now.
+            return Told { origin, flags, state: "answered", waits_since_ns: 0, rtt_us: self.accepted().rtt_us };
+        }
         Told { origin, flags, state: "half_open", waits_since_ns: syn_ns, rtt_us: 0 }
     }
 }

@@ -184,7 +184,7 @@ impl Names {
     }
 
     fn attempt(&self, attempt: &HalfOpen) -> String {
-        format!("{} repeats {}", self.origin(attempt.origin), attempt.repeats)
+        format!("{} repeats {}", self.origin(attempt.origin), attempt.repeats())
     }
 
     fn choice(&self, choice: &Choice) -> String {

@@ -255,7 +255,7 @@ fn a_virtual_address_is_steered_at_either_hook() {
             let want = Packet { from: conn.remote, ..answer };
             assert_eq!((run.verdict, run.packet), (PASS, want.bytes()));
         }
-        assert_eq!((kernel.signal(A, "syn"), kernel.signal(A, "opened"), kernel.entries()), (2, 2, [0, 2, 2, 2]));
+        assert_eq!((kernel.signal(A, "syn"), kernel.signal(A, "synack"), kernel.entries()), (2, 2, [2, 0, 2, 2]));
     });
 }
 

@@ -35,6 +35,35 @@ fn a_flood_of_syns_evicts_no_flow_and_trips_nothing() {
     }
 }
 
+/// P05, with an origin that answers: cookies cost it nothing, and an answer is no flow.
+#[test]
+fn a_flood_of_syns_that_are_answered_evicts_no_flow_either() {
+    for v6 in [false, true] {
+        let plan = Plan::new(v6);
+        let mut kernel = plan.load();
+        let flows: Vec<_> = (40_000..40_200).map(|port| plan.conn(port)).collect();
+        for conn in &flows {
+            conn.handshake(&kernel);
+        }
+        for number in 0..20_000_u16 {
+            let host = 100 + u8::try_from(number % 100).expect("small");
+            let spoofed = Conn::new(addr(v6, host, 1_000 + number), plan.address(A));
+            kernel.run(Hook::Client, &spoofed.syn_packet().bytes());
+            spoofed.syn_ack(&kernel);
+            // Whoever forged it has not seen the answer, and can only guess its number.
+            kernel.run(Hook::Client, &spoofed.out(ACK, 0, 100, 77).bytes());
+        }
+        assert_eq!(kernel.entries()[1..], [200, 0, 0], "they have a table of their own");
+        for conn in &flows {
+            conn.request(&kernel);
+            conn.respond(&kernel);
+        }
+        let signals = ["syn", "synack", "opened", "request", "response"];
+        assert_eq!(signals.map(|signal| kernel.signal(A, signal)), [20_200, 20_200, 200, 200, 200]);
+        assert_eq!((kernel.told(), kernel.count(Count::PickedUp), kernel.count(Count::FlowMade)), (vec![], 0, 200));
+    }
+}
+
 /// P05, the second run: a cookie was answered elsewhere, so that the first packet is an ACK with data.
 #[test]
 fn a_flow_whose_handshake_nobody_saw_is_picked_up_and_says_nothing() {

@@ -70,7 +70,7 @@ fn the_answer_of_a_redirected_flow_may_have_a_tag() {
         assert_eq!(conn.syn(&kernel).verdict, REDIRECT);
         let answer = Packet { vlans: vec![7], ..conn.at(plan.address(B)).syn_ack_packet() };
         let run = kernel.run(Hook::Ingress, &answer.bytes());
-        assert_eq!((run.verdict, kernel.signal(B, "opened")), (PASS, 1));
+        assert_eq!((run.verdict, kernel.signal(B, "synack")), (PASS, 1));
         assert_eq!(run.packet, Packet { from: plan.address(A), ..answer }.bytes());
     }
 }
@@ -104,7 +104,7 @@ fn four_extension_headers_are_looked_through() {
         let run = kernel.run(Hook::Ingress, &answer.bytes());
         let want = Packet { from: plan.address(A), ..answer };
         assert_eq!((run.verdict, run.packet), (PASS, want.bytes()), "{name}");
-        assert_eq!(kernel.signal(to, "opened"), 1, "{name}");
+        assert_eq!(kernel.signal(to, "synack"), 1, "{name}");
     }
 }
 

@@ -95,12 +95,14 @@ fn an_error_that_quotes_nothing_in_flight_is_no_evidence() {
     let error_of = |about: &Packet| error(addr(false, 77, 0), about, of(false, PORT), 8);
     assert_eq!(kernel.run(Hook::Ingress, &error_of(&forged)).verdict, PASS);
     conn.syn_ack(&kernel);
+    kernel.run(Hook::Ingress, &error_of(&conn.syn_packet()));
+    assert_eq!((kernel.count(Count::IcmpForged), kernel.entries()[0]), (2, 1), "an answered SYN is under way no more");
     conn.send(&kernel, ACK, 0, 0, 0);
     conn.request(&kernel);
     let old = Packet { seq: conn.out(ACK, 0, 0, 0).seq.wrapping_sub(5000), ..conn.out(ACK, 0, 10, 0) };
     kernel.run(Hook::Ingress, &error(addr(false, 77, 0), &old, of(false, HOST), 8));
     assert_eq!((kernel.signal(A, "refused"), kernel.signal(A, "unreachable")), (0, 0));
-    assert_eq!((kernel.count(Count::IcmpForged), kernel.told()), (2, vec![]));
+    assert_eq!((kernel.count(Count::IcmpForged), kernel.told()), (3, vec![]));
     kernel.run(Hook::Ingress, &error(addr(false, 77, 0), &conn.out(ACK, 50, 10, 0), of(false, HOST), 8));
     assert_eq!(kernel.signal(A, "unreachable"), 1, "what is in flight counts");
 }

@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "the benchmark needs other parts of it than the tables do")]
 mod support;
 
+mod answered;
 mod capacity;
 mod choice;
 mod client;

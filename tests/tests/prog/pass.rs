@@ -150,6 +150,7 @@ fn a_check_on_a_tuple_of_old_traffic_meets_nothing_of_it() {
     let old = plan.conn(40_000);
     old.syn(&kernel);
     old.at(plan.address(1)).syn_ack(&kernel);
+    old.send(&kernel, ACK, 0, 0, 0);
     assert_eq!(kernel.entries()[1..], [1, 1, 1], "moved to the standby");
 
     let check = old.again();
@@ -169,7 +170,7 @@ fn without_a_plan_a_frontend_is_only_observed() {
     let conn = plan.conn(40_000);
     passes_untouched(&kernel, Hook::Egress, "generation 0", &conn.syn_packet().bytes());
     conn.syn_ack(&kernel);
-    assert_eq!(kernel.signal(A, "opened"), 1);
+    assert_eq!(kernel.signal(A, "synack"), 1);
 }
 
 #[test]

@@ -147,8 +147,8 @@ fn the_first_origin_answers_first_after_all() {
         let run = kernel.run(Hook::Ingress, &answer);
         assert_eq!((run.verdict, run.packet), (PASS, answer), "its own answer, as it came");
         assert_eq!((kernel.told(), kernel.count(Count::Undone)), (vec![(Kind::Undone, B)], 1));
-        assert_eq!(kernel.entries(), [1, 1, 0, 0], "nothing is left of the move");
-        assert_eq!((kernel.signal(A, "opened"), kernel.signal(A, "synack_late")), (1, 1));
+        assert_eq!(kernel.entries(), [2, 0, 0, 0], "nothing is left of the move");
+        assert_eq!((kernel.signal(A, "synack"), kernel.signal(A, "synack_late")), (1, 1));
         assert_eq!(Streak(kernel.state(B).syns_open).count(), 0, "what the standby was sent says nothing");
 
         let standby = conn.at(plan.address(B)).syn_ack_packet().bytes();
@@ -158,7 +158,7 @@ fn the_first_origin_answers_first_after_all() {
         let out = conn.out(ACK, 0, 50, 0).bytes();
         let run = kernel.run(Hook::Egress, &out);
         assert_eq!((run.verdict, run.packet), (PASS, out), "data goes to the first origin");
-        assert_eq!((kernel.signal(A, "request"), kernel.signal(B, "bytes_out")), (1, 0));
+        assert_eq!((kernel.signal(A, "request"), kernel.signal(A, "opened"), kernel.signal(B, "bytes_out")), (1, 1, 0));
         assert_eq!(kernel.counters(A).rtt.iter().sum::<u32>(), 0, "no RTT of a repeated SYN");
     });
 }
@@ -176,8 +176,11 @@ fn the_standby_answers_first_and_the_first_origin_gets_one_reset() {
         assert_eq!(conn.syn_ack(kernel).verdict, SHOT, "one is enough");
         assert_eq!(conn.receive(kernel, ACK, 0, 10, 0).verdict, SHOT, "whatever else it sends");
         assert_eq!((kernel.count(Count::LoserReset), kernel.count(Count::LoserDropped)), (1, 3));
-        assert_eq!((kernel.signal(A, "synack"), kernel.signal(B, "opened"), kernel.told()), (0, 1, vec![]));
-        assert_eq!(kernel.entries(), [1, 1, 1, 1]);
+        assert_eq!((kernel.signal(A, "synack"), kernel.signal(B, "synack"), kernel.told()), (0, 1, vec![]));
+        assert_eq!(kernel.entries(), [2, 0, 1, 1]);
+        goes_to_b(plan, &conn.out(ACK, 0, 9, 0), &conn.send(kernel, ACK, 0, 9, 0));
+        assert_eq!((kernel.signal(B, "opened"), kernel.entries()), (1, [1, 1, 1, 1]));
+        assert_eq!(conn.syn_ack(kernel).verdict, SHOT, "the flow remembers that it was told");
     });
 }
 
@@ -189,7 +192,7 @@ fn a_late_refusal_of_the_first_origin_is_dropped() {
         assert_eq!((conn.refuse(kernel).verdict, kernel.count(Count::LoserDropped)), (SHOT, 1));
         let there = conn.at(plan.address(B));
         comes_from_a(plan, &there.syn_ack_packet(), &there.syn_ack(kernel));
-        assert_eq!(kernel.signal(B, "opened"), 1);
+        assert_eq!(kernel.signal(B, "synack"), 1);
     });
 }
 

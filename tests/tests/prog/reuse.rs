@@ -61,6 +61,7 @@ fn p09_c_an_entry_that_looks_open_does_not_hold_a_new_flow() {
     let fresh = conn.again().again();
     assert_eq!(fresh.syn(&kernel).verdict, PASS);
     fresh.syn_ack(&kernel);
+    fresh.send(&kernel, ACK, 0, 0, 0);
     assert_eq!((kernel.entries(), kernel.signal(A, "opened")), ([0, 1, 0, 0], 2));
 }
 
@@ -95,7 +96,7 @@ fn an_ended_redirection_does_not_catch_a_direct_connection_to_the_standby() {
         assert_eq!(direct.syn(&kernel).verdict, PASS);
         let answer = direct.syn_ack_packet();
         assert_eq!(kernel.run(Hook::Ingress, &answer.bytes()).packet, answer.bytes(), "it is not the primary's");
-        assert_eq!((kernel.signal(B, "opened"), kernel.entries()), (1, [0, 1, 0, 0]));
+        assert_eq!((kernel.signal(B, "synack"), kernel.entries()), (1, [1, 0, 0, 0]));
     }
 }
 
@@ -132,6 +133,7 @@ fn a_direct_connection_on_the_tuple_of_a_live_redirection_gets_another_port() {
         conn.syn(&kernel);
         let there = conn.at(plan.address(B));
         there.syn_ack(&kernel);
+        conn.send(&kernel, ACK, 0, 0, 0);
         let direct = there.again();
         let run = direct.syn(&kernel);
         assert_eq!((run.verdict, kernel.count(Count::PortTranslated)), (REDIRECT, 1));
@@ -164,5 +166,6 @@ fn data_in_a_syn_makes_no_request() {
     let syn = Packet { payload: vec![b'x'; 10], flags: SYN, ..conn.syn_packet() };
     kernel.run(Hook::Egress, &syn.bytes());
     conn.syn_ack(&kernel);
+    conn.send(&kernel, ACK, 0, 0, 0);
     assert_eq!((kernel.signal(A, "opened"), kernel.signal(A, "request")), (1, 0));
 }

@@ -24,8 +24,9 @@ fn a_connection_from_its_syn_to_its_last_ack() {
         assert_eq!(conn.syn(&kernel).verdict, PASS);
         assert_eq!((kernel.signals(A), kernel.entries()), (vec![("syn", 1)], [1, 0, 0, 0]));
         conn.syn_ack(&kernel);
-        assert_eq!(kernel.entries(), [0, 1, 0, 0], "the attempt became a flow");
+        assert_eq!((kernel.signal(A, "opened"), kernel.entries()), (0, [1, 0, 0, 0]), "an answer is no flow");
         conn.send(&kernel, ACK, 0, 0, 0);
+        assert_eq!((kernel.signal(A, "opened"), kernel.entries()), (1, [0, 1, 0, 0]), "the attempt became a flow");
         conn.request(&kernel);
         conn.respond(&kernel);
         conn.receive(&kernel, ACK | FIN, 200, 0, 100);
@@ -67,6 +68,12 @@ fn entries_made_and_removed_are_counted() {
         conn.syn(&kernel);
         assert_eq!(counts(&kernel), [1, 0, 0, 0], "a repeat makes nothing");
         conn.syn_ack(&kernel);
+        assert_eq!(counts(&kernel), [1, 0, 0, 0], "an answer neither");
+        conn.again().syn(&kernel);
+        assert_eq!(counts(&kernel), [1, 0, 0, 0], "another attempt takes the place of the one before");
+        conn.syn(&kernel);
+        conn.syn_ack(&kernel);
+        conn.send(&kernel, ACK, 0, 0, 0);
         assert_eq!(counts(&kernel), [1, 1, 1, 0]);
         conn.receive(&kernel, RST, 0, 0, 0);
         assert_eq!(counts(&kernel), [1, 1, 1, 1]);
@@ -115,7 +122,11 @@ fn only_the_right_acknowledgement_answers_a_syn() {
             assert_eq!(kernel.run(Hook::Ingress, &packet.bytes()).verdict, PASS, "{name}");
             let found = ["refused", "synack"].into_iter().find(|signal| kernel.signal(A, signal) == 1);
             assert_eq!(found, signal, "{name}: {:?}", kernel.signals(A));
-            assert_eq!(kernel.entries()[0], usize::from(signal.is_none()), "{name}: the attempt goes on or not");
+            assert_eq!(
+                kernel.entries()[0],
+                usize::from(signal != Some("refused")),
+                "{name}: the attempt goes on or not"
+            );
         }
     });
 }

@@ -57,7 +57,7 @@ fn a_new_flow_goes_to_the_standby_and_its_answer_comes_back() {
         assert_eq!(kernel.entries(), [1, 0, 1, 1]);
         assert_eq!((kernel.signal(B, "syn"), kernel.signal(B, "steered"), kernel.signal(A, "syn")), (1, 1, 5));
         comes_from_a(plan, &there.syn_ack_packet(), &there.syn_ack(kernel));
-        assert_eq!((kernel.signal(B, "synack"), kernel.entries()), (1, [0, 1, 1, 1]));
+        assert_eq!((kernel.signal(B, "synack"), kernel.entries()), (1, [1, 0, 1, 1]));
         assert_eq!((kernel.counts(), kernel.told()), (vec![("steered_tc_egress", 1)], vec![(Kind::FirstFlow, A)]));
         plan.conn(40_001).syn(kernel);
         assert_eq!(kernel.told(), [], "only the first one is told");
@@ -260,7 +260,9 @@ fn a_late_answer_of_the_origin_that_was_left_is_dropped_and_counted() {
             (kernel.count(Count::LoserDropped), kernel.count(Count::LoserReset), kernel.signal(A, "synack")),
             (4, 1, 0)
         );
-        assert_eq!(kernel.entries(), [0, 1, 1, 1]);
+        assert_eq!(kernel.entries(), [1, 0, 1, 1]);
+        goes_to_b(plan, &conn.out(ACK, 0, 0, 0), &conn.send(kernel, ACK, 0, 0, 0));
+        assert_eq!((conn.syn_ack(kernel).verdict, kernel.entries()), (SHOT, [0, 1, 1, 1]));
     });
 }
 
@@ -281,7 +283,7 @@ fn a_repeated_syn_is_sent_on_once_its_origin_is_tripped() {
         assert_eq!(kernel.count(Count::Resteered), 1, "once");
         let there = conn.at(plan.address(B));
         comes_from_a(&plan, &there.syn_ack_packet(), &there.syn_ack(&kernel));
-        assert_eq!((kernel.signal(B, "opened"), kernel.signal(A, "opened")), (1, 0));
+        assert_eq!((kernel.signal(B, "synack"), kernel.signal(A, "synack")), (1, 0));
     }
 }
 

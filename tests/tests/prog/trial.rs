@@ -58,7 +58,7 @@ fn a_success_that_began_before_the_trip_does_not_end_it() {
     early.syn(&kernel);
     plan.trip(&mut kernel);
     early.syn_ack(&kernel);
-    assert_eq!((kernel.signal(A, "opened"), kernel.told()), (1, vec![]));
+    assert_eq!((kernel.signal(A, "synack"), kernel.told()), (1, vec![]));
     assert_eq!(plan.conn(40_001).syn(&kernel).verdict, REDIRECT);
 }
 

@@ -66,7 +66,7 @@ fn forged_refusals_trip_nothing() {
         conn.again().refuse(&kernel);
         conn.syn_ack(&kernel);
     }
-    assert_eq!((kernel.signal(A, "refused"), kernel.signal(A, "opened"), kernel.told()), (0, 29, vec![]));
+    assert_eq!((kernel.signal(A, "refused"), kernel.signal(A, "synack"), kernel.told()), (0, 29, vec![]));
 }
 
 #[test]

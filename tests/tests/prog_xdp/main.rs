@@ -5,6 +5,8 @@
 #[path = "../prog/support/mod.rs"]
 mod support;
 
+#[path = "../prog/answered.rs"]
+mod answered;
 #[path = "../prog/capacity.rs"]
 mod capacity;
 #[path = "../prog/choice.rs"]

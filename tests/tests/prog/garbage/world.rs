@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use health_common::flow::{AT_CLIENT, FORWARDED, Flow, HalfOpen};
+use health_common::flow::{ANSWERED, AT_CLIENT, FORWARDED, Flow, HalfOpen};
 use health_common::map::Count;
-use health_common::track::{self, ACK, Answer, Effects, FIN, RST, SYN};
+use health_common::net::Be16;
+use health_common::track::{self, ACK, Answer, Effects, FIN, RST, SYN, Segment};
 
 use super::read::{Error, Read, Says, Tcp, read};
 use crate::support::{A, B, Hook, Plan};
@@ -36,7 +37,7 @@ impl Tally {
 /// Everything that was said so far.
 pub(super) struct World {
     plans: [Plan; 2],
-    attempts: HashMap<Key, (HalfOpen, u8)>,
+    attempts: HashMap<Key, HalfOpen>,
     flows: HashMap<Key, Flow>,
     pub(super) tally: Tally,
     clock: u64,
@@ -87,7 +88,13 @@ impl World {
         if self.origin(packet.to).is_none() {
             return;
         }
-        if let Some((attempt, _)) = self.attempts.get(&key) {
+        if let Some(&attempt) = self.attempts.get(&key) {
+            if attempt.flags & ANSWERED != 0 {
+                if attempt.flags & AT_CLIENT == 0 || at_client {
+                    self.node_opens(key, &attempt, segment);
+                }
+                return;
+            }
             let acknowledges = segment.has(ACK) && !segment.has(RST);
             if acknowledges && segment.seq == attempt.isn.wrapping_add(1) {
                 self.attempts.remove(&key);
@@ -97,6 +104,43 @@ impl World {
         }
     }
 
+    /// The node's side, where the answer has passed.
+    fn node_opens(&mut self, key: Key, attempt: &HalfOpen, segment: &Segment) {
+        if !track::opens(attempt, segment) {
+            return;
+        }
+        let (mut flow, clock) = (track::open(attempt), self.clock);
+        let effects = track::from_node(&mut flow, segment, || clock);
+        self.tally.add(flow.origin, "pkts_out", 1);
+        self.tally.add(flow.origin, "bytes_out", segment.len.into());
+        self.begin(key, flow, effects);
+    }
+
+    /// The origin, before the node's side is seen to have had its answer.
+    fn origin_goes_on(&mut self, key: Key, segment: &Segment) {
+        let (clock, Some(attempt)) = (self.clock, self.attempts.get_mut(&key)) else { return };
+        let origin = attempt.origin;
+        self.tally.add(origin, "pkts_in", 1);
+        self.tally.add(origin, "bytes_in", segment.len.into());
+        if track::answer(attempt, segment) == Answer::Accepted {
+            return track::accept(attempt, segment, Be16(0), 0);
+        }
+        let mut flow = track::open(attempt);
+        let effects = track::from_origin(&mut flow, segment, clock);
+        if effects.has(Effects::CLOSED) || track::goes_on(attempt, segment, &effects) {
+            self.begin(key, flow, effects);
+        } else {
+            self.ended(key, origin, effects);
+        }
+    }
+
+    fn begin(&mut self, key: Key, flow: Flow, effects: Effects) {
+        self.tally.add(flow.origin, "opened", 1);
+        self.attempts.remove(&key);
+        self.flows.insert(key, flow);
+        self.ended(key, flow.origin, effects);
+    }
+
     fn syn(&mut self, packet: &Tcp, at_client: bool) {
         let (key, segment) = ((packet.from, packet.to), &packet.segment);
         let Some(origin) = self.origin(packet.to) else { return };
@@ -104,11 +148,11 @@ impl World {
             // Nothing to steer there: egress will see it.
             return;
         }
-        if let Some((attempt, _)) = self.attempts.get_mut(&key)
+        if let Some(attempt) = self.attempts.get_mut(&key)
             && attempt.isn == segment.seq
         {
             if attempt.flags & AT_CLIENT == 0 || at_client {
-                attempt.repeats = attempt.repeats.saturating_add(1);
+                attempt.repeat();
                 let origin = attempt.origin;
                 self.tally.add(origin, "syn_retrans", 1);
             }
@@ -116,8 +160,9 @@ impl World {
         }
         self.flows.remove(&key);
         let flags = if at_client { AT_CLIENT | FORWARDED } else { 0 };
-        let attempt = HalfOpen { isn: segment.seq, window: segment.window, origin, flags, ..HalfOpen::default() };
-        self.attempts.insert(key, (attempt, window_shift(&packet.options)));
+        let mut attempt = HalfOpen { isn: segment.seq, window: segment.window, origin, flags, ..HalfOpen::default() };
+        attempt.set_node_shift(window_shift(&packet.options));
+        self.attempts.insert(key, attempt);
         self.tally.add(origin, "syn", 1);
     }
 
@@ -137,19 +182,24 @@ impl World {
         if self.origin(packet.from).is_none() {
             return;
         }
-        let Some(&(attempt, shift)) = self.attempts.get(&key) else { return };
-        match track::answer(&attempt, segment) {
-            Answer::None => return,
-            Answer::Refused => self.tally.add(attempt.origin, "refused", 1),
+        let Some(attempt) = self.attempts.get_mut(&key) else { return };
+        if attempt.flags & ANSWERED != 0 {
+            return self.origin_goes_on(key, segment);
+        }
+        match track::answer(attempt, segment) {
+            Answer::None => {}
+            Answer::Refused => {
+                self.tally.add(attempt.origin, "refused", 1);
+                self.attempts.remove(&key);
+            }
             Answer::Accepted => {
-                for signal in ["synack", "opened", "pkts_in"] {
+                for signal in ["synack", "pkts_in"] {
                     self.tally.add(attempt.origin, signal, 1);
                 }
-                self.tally.add(attempt.origin, "rtt samples", i64::from(attempt.repeats == 0));
-                self.flows.insert(key, track::establish(&attempt, segment, shift, 0));
+                self.tally.add(attempt.origin, "rtt samples", i64::from(attempt.repeats() == 0));
+                track::accept(attempt, segment, Be16(0), 0);
             }
         }
-        self.attempts.remove(&key);
     }
 
     /// An error from an origin's side: it means something if what it quotes is under way.
@@ -158,8 +208,8 @@ impl World {
         if self.origin(error.to).is_none() {
             return;
         }
-        if let Some(&(attempt, _)) = self.attempts.get(&key) {
-            if attempt.isn != error.seq {
+        if let Some(attempt) = self.attempts.get(&key) {
+            if attempt.isn != error.seq || attempt.flags & ANSWERED != 0 {
                 self.tally.count(Count::IcmpForged);
             } else if error.says != Says::Other {
                 let signal = if error.says == Says::Refused { "refused" } else { "unreachable" };
