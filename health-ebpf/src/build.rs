@@ -93,7 +93,8 @@ pub fn write<K: Rewrite>(ctx: &TcContext, packet: &Packet<K>, way: Way<'_>, segm
         return write_anew(ctx, packet, way, segment);
     }
     let old_len = usize::from(packet.header_len);
-    if usize::from(packet.l3) != ETH_LEN || usize::from(packet.l4) != ETH_LEN + ip_len || packet.segment.len != 0 {
+    let l3 = usize::from(packet.l3);
+    if l3 > ETH_LEN || usize::from(packet.l4) != l3 + ip_len || packet.segment.len != 0 {
         return false;
     }
     let Some(scratch) = maps::scratch() else { return false };
@@ -107,7 +108,7 @@ pub fn write<K: Rewrite>(ctx: &TcContext, packet: &Packet<K>, way: Way<'_>, segm
     let tcp_len = (TCP_LEN + options_len) as u32;
     headers(build, packet, way, &segment, tcp_len);
     // SAFETY: the context is a live `__sk_buff`.
-    if unsafe { bpf_skb_change_tail(ctx.as_ptr().cast(), (ETH_LEN + ip_len) as u32 + tcp_len, 0) } != 0 {
+    if unsafe { bpf_skb_change_tail(ctx.as_ptr().cast(), (l3 + ip_len) as u32 + tcp_len, 0) } != 0 {
         return false;
     }
     stored(ctx, build, packet, old_len, tcp_len).is_some()
@@ -120,7 +121,8 @@ fn write_anew<K: Rewrite>(ctx: &TcContext, packet: &Packet<K>, way: Way<'_>, seg
     let ip_len = if K::IPV6 { 40 } else { 20 };
     let Some(scratch) = maps::scratch() else { return false };
     let build = &mut scratch.build;
-    if usize::from(packet.l3) != ETH_LEN {
+    let l3 = usize::from(packet.l3);
+    if l3 > ETH_LEN {
         return false;
     }
     build.old[4] = 0;
@@ -147,7 +149,7 @@ fn write_anew<K: Rewrite>(ctx: &TcContext, packet: &Packet<K>, way: Way<'_>, seg
     let sum = (sum & 0xffff) + (sum >> 16);
     build.new[ip_words + 4] = !sum & 0xffff;
     // SAFETY: the context is a live `__sk_buff`.
-    if unsafe { bpf_skb_change_tail(ctx.as_ptr().cast(), (ETH_LEN + ip_len) as u32 + tcp_len, 0) } != 0 {
+    if unsafe { bpf_skb_change_tail(ctx.as_ptr().cast(), (l3 + ip_len) as u32 + tcp_len, 0) } != 0 {
         return false;
     }
     let Some(len) = maps::between_1_and(WORDS * 4, ip_len + tcp_len as usize) else { return false };
@@ -251,11 +253,13 @@ pub fn refuse<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> O
     // SAFETY: the context is a live `__sk_buff`.
     let ifindex = unsafe { (*ctx.as_ptr().cast::<__sk_buff>()).ifindex };
     if H::CLIENT {
-        return Some(nat::redirect(ctx, ifindex));
+        return Some(nat::redirect(ctx, packet.l3, ifindex));
     }
-    // To this host's own stack: the frame is addressed to whom it came from.
-    let from: [u8; 6] = ctx.load(6).ok()?;
-    ctx.store(0, &from, 0).ok()?;
+    // To this host's own stack: the frame, if there is one, is addressed to whom it came from.
+    if packet.l3 != 0 {
+        let from: [u8; 6] = ctx.load(6).ok()?;
+        ctx.store(0, &from, 0).ok()?;
+    }
     // SAFETY: the helper takes numbers.
     Some(unsafe { bpf_redirect(ifindex, BPF_F_INGRESS.into()) } as i32)
 }

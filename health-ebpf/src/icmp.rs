@@ -255,7 +255,7 @@ fn outbound<F: Errors, H: Hook>(ctx: &TcContext, l3: u32) -> Option<i32> {
     if !translate::<F>(ctx, l3, &quoted, change) || H::CLIENT {
         return None;
     }
-    Some(nat::redirect(ctx, out.ifindex))
+    Some(nat::redirect(ctx, l3 as u16, out.ifindex))
 }
 
 /// What the origin's side and the node's port become.

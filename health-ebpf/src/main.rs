@@ -12,6 +12,7 @@
 
 mod answer;
 mod atomic;
+mod bare;
 mod build;
 mod cells;
 mod connect;
@@ -54,12 +55,22 @@ use parse::{Direction, Network, Unread};
 /// Packets to origins: flows begin, SYNs are steered, redirected flows are rewritten.
 #[classifier]
 pub fn egress(ctx: TcContext) -> i32 {
+    to_origin(ctx, parse::network)
+}
+
+/// The same on a device whose packets begin with IP: a tunnel.
+#[classifier]
+pub fn egress_l3(ctx: TcContext) -> i32 {
+    to_origin(ctx, bare::network)
+}
+
+#[inline(always)]
+fn to_origin(ctx: TcContext, network: impl Fn(&Tc) -> Network) -> i32 {
     if observe::is_second_pass(&ctx) {
         return PASS;
     }
     let raw = ctx.as_ptr().cast();
-    let ctx = Tc(ctx);
-    match parse::network(&ctx) {
+    match network(&Tc(ctx)) {
         Network::V4(l3) => match egress_v4(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_egress_v4(raw), || syn::again_egress_v4(raw)),
             ACK_NOTED => open::open_egress_v4(raw),
@@ -79,9 +90,19 @@ pub fn egress(ctx: TcContext) -> i32 {
 /// Packets of clients on their way to origins, before they are routed.
 #[classifier]
 pub fn client(ctx: TcContext) -> i32 {
+    of_client(ctx, parse::network)
+}
+
+/// The same on a device whose packets begin with IP.
+#[classifier]
+pub fn client_l3(ctx: TcContext) -> i32 {
+    of_client(ctx, bare::network)
+}
+
+#[inline(always)]
+fn of_client(ctx: TcContext, network: impl Fn(&Tc) -> Network) -> i32 {
     let raw = ctx.as_ptr().cast();
-    let ctx = Tc(ctx);
-    match parse::network(&ctx) {
+    match network(&Tc(ctx)) {
         Network::V4(l3) => match client_v4(raw, l3 as u32) {
             SYN_NOTED => first_or_again(syn::syn_client_v4(raw), || syn::again_client_v4(raw)),
             ACK_NOTED => open::open_client_v4(raw),
@@ -101,9 +122,19 @@ pub fn client(ctx: TcContext) -> i32 {
 /// Packets from origins: signals, and the way back of redirected flows.
 #[classifier]
 pub fn ingress(ctx: TcContext) -> i32 {
+    of_origin(ctx, parse::network)
+}
+
+/// The same on a device whose packets begin with IP.
+#[classifier]
+pub fn ingress_l3(ctx: TcContext) -> i32 {
+    of_origin(ctx, bare::network)
+}
+
+#[inline(always)]
+fn of_origin(ctx: TcContext, network: impl Fn(&Tc) -> Network) -> i32 {
     let raw = ctx.as_ptr().cast();
-    let ctx = Tc(ctx);
-    match parse::network(&ctx) {
+    match network(&Tc(ctx)) {
         Network::V4(l3) => {
             let mut verdict = ingress_v4(raw, l3 as u32);
             if verdict == ICMP_SEEN {

@@ -59,7 +59,7 @@ fn redirect<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>, change
         nat::mark(ctx);
         return PASS;
     }
-    nat::redirect(ctx, ifindex)
+    nat::redirect(ctx, packet.l3, ifindex)
 }
 
 /// Whether it is time for a redirected flow to say that it is in use.

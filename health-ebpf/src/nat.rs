@@ -13,7 +13,7 @@ use health_common::{
     net::{Be16, Endpoint, FlowKey, FlowKey4, FlowKey6},
 };
 
-use crate::{maps, parse::Packet};
+use crate::{bare, maps, observe::PASS, parse::Packet};
 
 /// Which side of the packet is the origin's.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -126,8 +126,12 @@ fn port(ctx: &TcContext, l4: usize, offset: usize, from: Be16, to: Be16) -> Opti
 ///
 /// `bpf_redirect_neigh`: Linux 5.10.
 #[inline(always)]
-pub fn redirect(ctx: &TcContext, ifindex: u32) -> i32 {
+pub fn redirect(ctx: &TcContext, l3: u16, ifindex: u32) -> i32 {
     mark(ctx);
+    if !bare::has_head(ctx, l3) {
+        failed(ctx);
+        return PASS;
+    }
     // SAFETY: no parameters are passed, so the helper looks the next hop up by itself.
     unsafe { bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) as i32 }
 }

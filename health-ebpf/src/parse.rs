@@ -16,8 +16,8 @@ const TAG_LEN: usize = 4;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 pub const TCP_LEN: usize = 20;
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
+pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// IEEE 802.1Q, and 802.1ad for the outer one of two.
 const ETHERTYPE_TAG: [u16; 2] = [0x8100, 0x88a8];
 const PROTOCOL_TCP: u8 = 6;
@@ -138,13 +138,19 @@ fn word<T: Word>(start: usize, offset: usize) -> T {
     unsafe { T::load(start + offset) }
 }
 
+/// Whether the headers can be read directly, if they are there at all.
+#[inline(always)]
+pub fn is_linear<C: Context>(ctx: &C) -> bool {
+    let wanted = ctx.length().min(HEADERS);
+    // A packet that can't be pulled is short, which the reads will find.
+    ctx.start() + wanted as usize <= ctx.end() || ctx.pull(wanted)
+}
+
 /// Which protocol follows Ethernet and its tags. Afterwards all headers that matter lie in the linear part, if they are
 /// there at all.
 #[inline(always)]
 pub fn network<C: Context>(ctx: &C) -> Network {
-    let wanted = ctx.length().min(HEADERS);
-    // A packet that can't be pulled is short, which the reads will find.
-    if ctx.start() + wanted as usize > ctx.end() && !ctx.pull(wanted) {
+    if !is_linear(ctx) {
         return Network::Unread(SHORT);
     }
     let Some(start) = bytes(ctx, 0, ETH_LEN) else { return Network::Unread(SHORT) };
@@ -174,13 +180,13 @@ fn tagged<C: Context>(ctx: &C) -> Network {
     Network::Unread(Unread::Skipped(Count::SkippedVlan))
 }
 
-const SHORT: Unread = Unread::Skipped(Count::SkippedShort);
+pub const SHORT: Unread = Unread::Skipped(Count::SkippedShort);
 
 /// A tag in the frame would go along to another interface, whose network it does not belong to. Where the device sets it, it
 /// is not in the frame.
 #[inline(always)]
 fn tagged_out(l3: usize, direction: Direction) -> u16 {
-    if l3 != ETH_LEN && direction == Direction::Out { FIXED } else { 0 }
+    if l3 > ETH_LEN && direction == Direction::Out { FIXED } else { 0 }
 }
 
 /// Reads TCP over IPv4.

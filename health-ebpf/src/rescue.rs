@@ -86,7 +86,7 @@ fn reset<F: Family>(ctx: &TcContext) -> Option<i32> {
         return None;
     }
     count(Count::LoserReset);
-    Some(nat::redirect(ctx, origin.ifindex))
+    Some(nat::redirect(ctx, packet.l3, origin.ifindex))
 }
 
 /// Sends a refused SYN on to the next standby, in the place of the refusal.
@@ -111,7 +111,7 @@ fn turn<F: Family>(ctx: &TcContext, packet: &Packet<F::Key>, key: &F::Key, attem
         return None;
     }
     turned(key, failed, attempt.origin, now);
-    Some(nat::redirect(ctx, standby.ifindex))
+    Some(nat::redirect(ctx, packet.l3, standby.ifindex))
 }
 
 /// Whether the attempt may be sent anew.

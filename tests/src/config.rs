@@ -77,6 +77,15 @@ impl LabConfig {
         self
     }
 
+    /// a of every service at the address that `address` gives for its family.
+    #[must_use]
+    pub fn with_a_at(mut self, address: impl Fn(Family) -> SocketAddr) -> Self {
+        for (service, family) in self.services.iter_mut().zip(Family::ALL) {
+            service.a = address(family);
+        }
+        self
+    }
+
     /// Only the service of `family`.
     #[must_use]
     pub fn only(mut self, family: Family) -> Self {

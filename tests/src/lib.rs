@@ -31,6 +31,7 @@ mod reading;
 pub mod stop;
 mod sweep;
 mod topology;
+mod tunnel;
 mod wrk;
 
 pub use addr::{CLIENTS, Family, HTTP_PORT, PROXY_PORT};
@@ -47,6 +48,7 @@ pub use process::{Finished, Process, run, run_with_input, spawn};
 pub use reading::{Event, MapsView, MetricsText, OriginStatus, ServiceStatus, Status};
 pub use sweep::{pin_dir_name, sweep};
 pub use topology::{Lab, LabOptions, require_root};
+pub use tunnel::{End, Tunnel};
 pub use wrk::{Wrk, WrkReport};
 
 /// Whether scenarios are played at full length (`cargo xtask test --long`), where the ordinary run has a shorter version.

@@ -109,11 +109,17 @@ pub enum DatapathError {
         /// How many there are.
         max: u32,
     },
-    /// An interface without Ethernet headers.
+    /// An interface whose packets begin with something that the programs can't read.
     #[error(
-        "interface `{interface}` carries no Ethernet frames, which is not yet supported: list the Ethernet interface below it in node.interfaces"
+        "interface `{interface}` carries neither Ethernet frames nor plain IP packets (GRE without a fixed far end has its outer header before them): list the interface below it in node.interfaces"
     )]
-    NotEthernet {
+    Unreadable {
+        /// Which.
+        interface: String,
+    },
+    /// XDP on an interface without Ethernet headers.
+    #[error("interface `{interface}` carries no Ethernet frames, and XDP is for those: take it out of node.xdp")]
+    NoXdp {
         /// Which.
         interface: String,
     },

@@ -22,11 +22,14 @@ use super::{
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sluice.bpf.o"));
 
 /// Names of the programs in the object, and the kernel that each needs.
-pub(super) const PROGRAMS: [(&str, &str); 12] = [
+pub(super) const PROGRAMS: [(&str, &str); 15] = [
     ("ingress", "6.1"),
     ("ingress_behind", "6.1"),
     ("egress", "6.1"),
     ("client", "6.1"),
+    ("ingress_l3", "6.1"),
+    ("egress_l3", "6.1"),
+    ("client_l3", "6.1"),
     ("xdp_ingress", "6.1"),
     ("connect4", "6.1"),
     ("connect6", "6.1"),

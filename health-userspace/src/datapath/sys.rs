@@ -101,9 +101,9 @@ pub(super) unsafe fn info_by_fd<T>(fd: u32, info: &mut T) -> io::Result<()> {
     Ok(())
 }
 
-/// The type of an interface (`ARPHRD_…`). Asked of a socket, for sysfs shows the namespace that mounted it, which need not
-/// be ours.
-pub(super) fn link_type(interface: &str) -> io::Result<u16> {
+/// The type of an interface (`ARPHRD_…`) and its flags (`IFF_…`). Asked of a socket, for sysfs shows the namespace that mounted
+/// it, which need not be ours.
+pub(super) fn link_kind(interface: &str) -> io::Result<(u16, u32)> {
     let socket = std::net::UdpSocket::bind("[::]:0").or_else(|_| std::net::UdpSocket::bind("0.0.0.0:0"))?;
     // SAFETY: all bit patterns of this C structure are values.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -115,7 +115,13 @@ pub(super) fn link_type(interface: &str) -> io::Result<u16> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: SIOCGIFHWADDR fills this member.
-    Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
+    let kind = unsafe { request.ifr_ifru.ifru_hwaddr.sa_family };
+    // SAFETY: as above.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: SIOCGIFFLAGS fills this member. `IFF_POINTOPOINT` and what else matters are in its 16 bits.
+    Ok((kind, unsafe { request.ifr_ifru.ifru_flags }.cast_unsigned().into()))
 }
 
 /// The number by which BPF programs know a socket. `SO_COOKIE`: Linux 4.12.

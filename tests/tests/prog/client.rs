@@ -13,7 +13,7 @@ use crate::support::plan::endpoint;
 use crate::support::{A, B, Conn, Hook, Kernel, NODE, PASS, Packet, Plan, REDIRECT, Run, SHOT, addr};
 
 /// A client's connection to the primary's address.
-fn client(plan: &Plan, host: u8, port: u16) -> Conn {
+pub(crate) fn client(plan: &Plan, host: u8, port: u16) -> Conn {
     Conn::new(addr(plan.v6, host, port), plan.address(A))
 }
 
@@ -216,17 +216,6 @@ fn one_forwarded_client_cannot_speak_for_all() {
         (0..20).for_each(|host| refused(100 + host, 40_000));
         assert_eq!(kernel.told().first(), Some(&(Kind::Trip, A)), "the others' refusals count");
     }
-}
-
-#[test]
-fn a_tagged_forwarded_syn_is_followed_and_not_redirected() {
-    let plan = Plan::new(false);
-    let mut kernel = plan.load();
-    plan.trip(&mut kernel);
-    let syn = Packet { vlans: vec![5], ..client(&plan, 77, 40_000).syn_packet() }.bytes();
-    let run = kernel.run(Hook::Client, &syn);
-    assert_eq!((run.verdict, run.packet, kernel.count(Count::NotMovable)), (PASS, syn, 1));
-    assert_eq!(kernel.signal(A, "syn"), 6);
 }
 
 // === Virtual addresses ===

@@ -24,6 +24,7 @@ mod size;
 mod stamps;
 mod status;
 mod steer;
+mod tags;
 mod trial;
 mod trip;
 mod turn;

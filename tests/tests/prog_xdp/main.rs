@@ -39,6 +39,8 @@ mod stamps;
 mod status;
 #[path = "../prog/steer.rs"]
 mod steer;
+#[path = "../prog/tags.rs"]
+mod tags;
 #[path = "../prog/trial.rs"]
 mod trial;
 #[path = "../prog/trip.rs"]

@@ -13,7 +13,7 @@ use super::mirror::Image;
 use crate::command;
 
 /// Tests of the lab that need nothing but the kernel.
-const TABLES: [&str; 2] = ["prog", "prog_xdp"];
+const TABLES: [&str; 3] = ["prog", "prog_xdp", "prog_l3"];
 
 /// The kernel opens it for its init.
 const CONSOLE: (u32, u32) = (5, 1);

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `cgroup` | the hooks of sockets |
 //! | `link` | links that are pinned, and taken over |
+//! | `kind` | what the packets of an interface begin with |
 //! | `interface` | TC: TCX links, or filters under clsact before Linux 6.6 |
 //! | `xdp` | XDP, and whose program is there already |
 
 mod cgroup;
 mod interface;
+mod kind;
 mod link;
 mod xdp;
 
@@ -21,11 +23,12 @@ use std::{
 use aya::Ebpf;
 use nix::net::if_::if_nametoindex;
 
-use super::{DatapathError, handover, load::Pins, selftest::Blind, sys};
+use super::{DatapathError, handover, load::Pins, selftest::Blind};
 use crate::config::{InterfacePattern, NodeConfig};
 
 pub use cgroup::cgroup_root;
 pub(super) use interface::{has_tcx, pinned, remove_filters};
+use kind::Kind;
 pub(super) use link::find;
 use link::unpin;
 
@@ -170,8 +173,7 @@ impl Hooks {
                 if self.held.get(name).is_some_and(|held| held.hooks.get(hook) == Some(&program)) {
                     continue;
                 }
-                let place = interface::Place { hook, program, interface: name, index };
-                match must_be_ethernet(name).and_then(|()| attach(ebpf, pins, others, &place)) {
+                match attach(ebpf, pins, others, (hook, program), (name, index)) {
                     Ok(adopted) => {
                         let held = self.held.entry(name.clone()).or_default();
                         held.index = index;
@@ -296,14 +298,17 @@ impl Hooks {
     }
 }
 
-/// Attaches one hook; whether a former daemon's link was taken over.
+/// Attaches one hook, with the program that reads what passes there; whether a former daemon's link was taken over.
 fn attach(
     ebpf: &mut Ebpf,
     pins: &Pins,
     others: &[Arc<handover::Other>],
-    place: &interface::Place<'_>,
+    (hook, program): (&'static str, &'static str),
+    (interface, index): (&str, u32),
 ) -> Result<bool, DatapathError> {
-    if place.hook == "xdp" { xdp::attach(ebpf, pins, place) } else { interface::attach(ebpf, pins, others, place) }
+    let program = Kind::of(interface)?.program(program, interface)?;
+    let place = interface::Place { hook, program, interface, index };
+    if hook == "xdp" { xdp::attach(ebpf, pins, &place) } else { interface::attach(ebpf, pins, others, &place) }
 }
 
 /// A link without a pin ends with its last descriptor; a filter is removed.
@@ -324,14 +329,6 @@ fn interfaces() -> BTreeMap<String, u32> {
     nix::net::if_::if_nameindex()
         .map(|list| list.iter().map(|i| (i.name().to_string_lossy().into_owned(), i.index())).collect())
         .unwrap_or_default()
-}
-
-/// The programs read Ethernet headers; the loopback device has them too.
-fn must_be_ethernet(interface: &str) -> Result<(), DatapathError> {
-    match sys::link_type(interface) {
-        Ok(libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) | Err(_) => Ok(()),
-        Ok(_) => Err(DatapathError::NotEthernet { interface: interface.to_owned() }),
-    }
 }
 
 /// The number of an interface; `None` when it isn't there.

@@ -42,8 +42,16 @@ fn get(context: &[u8; CONTEXT_LEN], at: usize) -> u32 {
     u32::from_ne_bytes(context[at..at + 4].try_into().expect("4 bytes"))
 }
 
-/// Whether packets from origins go through XDP first. The tables are built twice: as `prog`, and as `prog_xdp`.
+/// Whether packets from origins go through XDP first. The tables are built thrice: as `prog`, `prog_xdp` and `prog_l3`.
 pub(crate) const THROUGH_XDP: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"prog_xdp");
+/// Whether packets come without their Ethernet header, as from a tunnel.
+///
+/// A test run always takes an Ethernet header off, reads what the packet is from it, and puts it on again for these programs
+/// (`bpf_prog_test_run_skb`, `net/bpf/test_run.c`). So what it takes for one here is the beginning of IP, and the sender's
+/// address, which [`super::addr`] makes, has the EtherType where it looks for that.
+pub(crate) const BARE: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"prog_l3");
+/// Length of the Ethernet header that the tables' packets have.
+const ETH_LEN: usize = 14;
 /// `XDP_PASS`.
 const XDP_PASS: u32 = 2;
 
@@ -62,6 +70,9 @@ pub(crate) enum Hook {
 impl Hook {
     const fn name(self) -> &'static str {
         match self {
+            Self::Egress if BARE => "egress_l3",
+            Self::Ingress if BARE => "ingress_l3",
+            Self::Client if BARE => "client_l3",
             Self::Egress => "egress",
             Self::Ingress if THROUGH_XDP => "ingress_behind",
             Self::Ingress => "ingress",
@@ -69,6 +80,24 @@ impl Hook {
             Self::Trivial => "trivial",
         }
     }
+}
+
+/// What came of a packet without Ethernet header, as the tables know packets. Where it is sent on to a link, an empty header
+/// must have been put before it; what is answered at egress goes to this host's own stack instead.
+#[track_caller]
+fn framed(hook: Hook, (head, before): (&[u8], &[u8]), verdict: i32, packet: &[u8]) -> Vec<u8> {
+    let found = packet.strip_prefix(&[0; ETH_LEN]);
+    let ip = found.unwrap_or(packet);
+    let (sender, receiver) = if ip[0] >> 4 == 6 { (8..24, 24..40) } else { (12..16, 16..20) };
+    let is_answer = hook == Hook::Egress && ip[sender] == before[receiver];
+    assert_eq!(found.is_some(), verdict == REDIRECT && !is_answer, "an empty header: {packet:?}");
+    [head, ip].concat()
+}
+
+/// Whether a test run takes a packet: there must be room for an IP header behind what it takes for the one of Ethernet.
+pub(crate) fn is_taken(packet: &[u8]) -> bool {
+    let ip_len = if packet[ETH_LEN] >> 4 == 6 { 40 } else { 20 };
+    !BARE || packet.len() >= 2 * ETH_LEN + ip_len
 }
 
 /// What a program did with a packet.
@@ -258,6 +287,8 @@ impl Loaded {
         if THROUGH_XDP && hook == Hook::Ingress {
             self.observe(packet);
         }
+        let is_bare = BARE && hook != Hook::Trivial;
+        let (head, packet) = packet.split_at(if is_bare { ETH_LEN } else { 0 });
         let mut data = [0; PACKET_MAX];
         let context_in = *context;
         let result = self
@@ -270,9 +301,11 @@ impl Loaded {
                 ..TestRunOptions::new()
             })
             .expect("BPF_PROG_TEST_RUN");
+        let verdict = result.return_value.cast_signed();
+        let out = &data[..result.data_size_out as usize];
         Run {
-            verdict: result.return_value.cast_signed(),
-            packet: data[..result.data_size_out as usize].to_vec(),
+            verdict,
+            packet: if is_bare { framed(hook, (head, packet), verdict, out) } else { out.to_vec() },
             mark: get(context, MARK_OFFSET),
         }
     }

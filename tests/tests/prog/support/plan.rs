@@ -22,12 +22,13 @@ const HOUR: u64 = 3_600_000 * MS;
 /// Of a standby's interface; nobody is sent there in a test run.
 const IFINDEX: u32 = 9;
 
-/// An address of the lab, by its last byte, in the family asked for.
+/// An address of the lab, by its last byte, in the family asked for. Its first bytes, and in IPv6 its fifth and sixth, are the
+/// EtherType of its family: see [`super::kernel::BARE`].
 pub(crate) fn addr(v6: bool, host: u8, port: u16) -> SocketAddr {
     let ip: IpAddr = if v6 {
-        Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, host.into()).into()
+        Ipv6Addr::new(0x2001, 0xdb8, 0x86dd, 0, 0, 0, 0, host.into()).into()
     } else {
-        Ipv4Addr::new(198, 51, 100, host).into()
+        Ipv4Addr::new(8, 0, 100, host).into()
     };
     SocketAddr::new(ip, port)
 }

@@ -1,0 +1,47 @@
+//! Ring 3 once more, as on devices without Ethernet headers: every packet goes through `egress_l3`, `ingress_l3` or
+//! `client_l3`, and begins with IP. What must come of it is the same, to the byte.
+
+#[allow(dead_code, reason = "the benchmark needs other parts of it than the tables do")]
+#[path = "../prog/support/mod.rs"]
+mod support;
+
+#[path = "../prog/answered.rs"]
+mod answered;
+#[path = "../prog/capacity.rs"]
+mod capacity;
+#[path = "../prog/choice.rs"]
+mod choice;
+#[path = "../prog/client.rs"]
+mod client;
+#[path = "../prog/flood.rs"]
+mod flood;
+#[path = "../prog/framing.rs"]
+mod framing;
+#[path = "../prog/icmp.rs"]
+mod icmp;
+#[path = "../prog/mode.rs"]
+mod mode;
+#[path = "../prog/pass.rs"]
+mod pass;
+#[path = "../prog/reset.rs"]
+mod reset;
+#[path = "../prog/resteer.rs"]
+mod resteer;
+#[path = "../prog/reuse.rs"]
+mod reuse;
+#[path = "../prog/signals.rs"]
+mod signals;
+#[path = "../prog/stamps.rs"]
+mod stamps;
+#[path = "../prog/status.rs"]
+mod status;
+#[path = "../prog/steer.rs"]
+mod steer;
+#[path = "../prog/trial.rs"]
+mod trial;
+#[path = "../prog/trip.rs"]
+mod trip;
+#[path = "../prog/turn.rs"]
+mod turn;
+
+const _: () = assert!(support::kernel::BARE, "the support goes by the name of this target");
