@@ -36,3 +36,25 @@ pub fn done(ring: *mut u64, cells: usize, shift: u32, sent_ns: u64, timeout_ns: 
         atomic::add(cell, ONE_DONE);
     }
 }
+
+/// What is unanswered of the epochs from `oldest` to `newest`; of the newest of them, if they are more than a ring holds.
+#[inline(always)]
+pub fn unanswered<const CELLS: usize>(ring: *mut u64, oldest: u64, newest: u64) -> u32 {
+    let Some(scratch) = maps::scratch() else { return 0 };
+    let tally = &mut scratch.tally;
+    // SAFETY: a record of words, all of which may be 0.
+    unsafe { maps::zero(tally) };
+    let epochs = (newest + 1).saturating_sub(oldest);
+    // One cell is the next one to be used anew.
+    for back in 0..CELLS as u64 - 1 {
+        if back >= epochs {
+            break;
+        }
+        let epoch = newest.wrapping_sub(back);
+        let cell = Cell(atomic::load(place(ring, CELLS, epoch)));
+        if cell.is_of(epoch, CELLS) {
+            tally.others = tally.others.wrapping_add(cell.unanswered() as u32);
+        }
+    }
+    tally.others
+}

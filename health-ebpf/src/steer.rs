@@ -221,6 +221,7 @@ pub extern "C" fn candidate(id: u16, now: u64, exceed: u32) -> u32 {
 const EXCEED: u32 = 1 << 31;
 /// In its answer: a standby was passed over for want of capacity.
 const WAS_FULL: u32 = 1 << 31;
+const FULL_TO_WAS: u32 = WAS_FULL.trailing_zeros() - FULL.trailing_zeros();
 
 /// The first usable standby; the best ones take turns by the flow's hash. `how`: the origin that it is wanted instead of, and
 /// above it the place from which to look. Gives the origin, or [`NONE`], and above it the place behind its own.
@@ -229,7 +230,6 @@ const WAS_FULL: u32 = 1 << 31;
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn armed_word(frontend: u16, hash: u32, now: u64, how: u32) -> u32 {
-    let (instead_of, from) = (how as u16, how >> 16 & 0xff);
     let Some((table, _)) = slot(frontend, hash) else { return u32::from(NONE) };
     // Read again in each turn: the stack has no room for them on Linux before 6.8.
     // SAFETY: both are numbers in the table, which lives in a map.
@@ -246,7 +246,9 @@ pub extern "C" fn armed_word(frontend: u16, hash: u32, now: u64, how: u32) -> u3
         if i >= len() {
             break;
         }
-        if i < from {
+        // Taken apart in each turn, too.
+        let how = maps::opaque(how as usize) as u32;
+        if i < how >> 16 & 0xff {
             continue;
         }
         let turn = if i < best && first + i >= best {
@@ -258,14 +260,15 @@ pub extern "C" fn armed_word(frontend: u16, hash: u32, now: u64, how: u32) -> u3
         };
         let id = table.armed[maps::opaque(turn as usize) & (ARMED_MAX - 1)];
         full = maps::opaque(full as usize) as u32;
-        if id == instead_of {
+        if id == how as u16 {
             continue;
         }
-        match candidate(id, now, how & EXCEED) {
-            ADMITTED => return u32::from(id) | (i + 1) << 16 | full,
-            FULL => full = WAS_FULL,
-            _ => {}
+        let found = candidate(id, now, how & EXCEED);
+        if found == ADMITTED {
+            return u32::from(id) | (i + 1) << 16 | full;
         }
+        // Not by a branch, of which each way would be walked to the end.
+        full |= (found & FULL) << FULL_TO_WAS;
     }
     u32::from(NONE) | full
 }

@@ -212,20 +212,18 @@ pub extern "C" fn survey(len: u32) -> u32 {
     let attempt = &scratch.attempt;
     // SAFETY: both are 40 bytes.
     let bytes = unsafe { &*core::ptr::addr_of!(attempt.options).cast::<[u8; OPTIONS_MAX]>() };
-    let mut found = options::Survey::default();
-    let mut at = 0;
+    let (mut at, mut said) = (0, 0);
     // 40 NOPs are the most that there can be.
     for _ in 0..OPTIONS_MAX {
-        at = options::step(bytes, maps::opaque(at), len as usize, &mut found);
+        let mut found = options::Survey { flags: said as u16, shift: (said >> 16) as u8 };
+        at = maps::opaque(options::step(bytes, at, len as usize, &mut found));
+        // In one word, for the stack, and opaque, so that all ways through a step lead to the same next one.
+        said = maps::opaque(usize::from(found.flags) | usize::from(found.shift) << 16);
         if at >= len as usize {
             break;
         }
-        found = options::Survey {
-            flags: maps::opaque(found.flags.into()) as u16,
-            shift: maps::opaque(found.shift.into()) as u8,
-        };
     }
-    u32::from(found.flags) | u32::from(found.shift) << 16
+    said as u32
 }
 
 /// Spreads flows over slots and standbys. The same for each packet of a flow, so that no standby is tried twice.

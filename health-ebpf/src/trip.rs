@@ -5,7 +5,7 @@
 use core::ptr::addr_of_mut;
 
 use health_common::{
-    cells::{Cell, REQUEST_CELLS, REQUEST_SHIFT, SYN_CELLS, SYN_SHIFT},
+    cells::{REQUEST_CELLS, REQUEST_SHIFT, SYN_CELLS, SYN_SHIFT},
     event::{Kind, Why},
     map::Count,
     origin::Origin,
@@ -32,21 +32,7 @@ pub extern "C" fn overdue(id: u16, now: u64) -> u32 {
     let oldest = oldest.max(now.saturating_sub(timeout + origin.within_ns) >> REQUEST_SHIFT);
     // SAFETY: as in `word!`.
     let ring = unsafe { addr_of_mut!((*subject.state).request_cells) }.cast::<u64>();
-    let Some(scratch) = maps::scratch() else { return 0 };
-    let tally = &mut scratch.tally;
-    // SAFETY: a record of words, all of which may be 0.
-    unsafe { maps::zero(tally) };
-    for back in 0..REQUEST_CELLS as u64 - 1 {
-        let epoch = newest.wrapping_sub(back);
-        if epoch < oldest || back > newest {
-            break;
-        }
-        let cell = Cell(atomic::load(cells::place(ring, REQUEST_CELLS, epoch)));
-        if cell.is_of(epoch, REQUEST_CELLS) {
-            tally.others = tally.others.wrapping_add(cell.unanswered() as u32);
-        }
-    }
-    let failures = tally.others;
+    let failures = cells::unanswered::<REQUEST_CELLS>(ring, oldest, newest);
     let silent = now.saturating_sub(atomic::load(word!(subject, last_seen_ns))) >= origin.silence_min_ns;
     if failures >= u32::from(origin.after) && silent { failures } else { 0 }
 }
@@ -60,21 +46,7 @@ pub extern "C" fn syns_overdue(id: u16, now: u64) -> u32 {
     let oldest = atomic::load(word!(subject, connected_ns)) >> SYN_SHIFT;
     // SAFETY: as in `word!`.
     let ring = unsafe { addr_of_mut!((*subject.state).syn_cells) }.cast::<u64>();
-    let Some(scratch) = maps::scratch() else { return 0 };
-    let tally = &mut scratch.tally;
-    // SAFETY: a record of words, all of which may be 0.
-    unsafe { maps::zero(tally) };
-    for back in 0..SYN_CELLS as u64 - 1 {
-        let epoch = newest.wrapping_sub(back);
-        if back > newest || epoch < oldest {
-            break;
-        }
-        let cell = Cell(atomic::load(cells::place(ring, SYN_CELLS, epoch)));
-        if cell.is_of(epoch, SYN_CELLS) {
-            tally.others = tally.others.wrapping_add(cell.unanswered() as u32);
-        }
-    }
-    tally.others
+    cells::unanswered::<SYN_CELLS>(ring, oldest, newest)
 }
 
 /// Trips, if nothing speaks against it. `why` is a [`Why`].
