@@ -60,10 +60,6 @@ impl Package {
         self.numbers.iter().take(2).map(u32::to_string).collect::<Vec<_>>().join(".")
     }
 
-    /// Whether it is at least this version.
-    pub(super) fn is_from(&self, floor: [u32; 2]) -> bool {
-        self.numbers.as_slice() >= floor.as_slice()
-    }
 }
 
 /// The mirror, through apt.
@@ -161,7 +157,7 @@ impl Mirror {
         let kept = folder.path().join("kept");
         fs::create_dir_all(kept.join("modules"))?;
         let tree = folder.path().join("tree");
-        let images = find(&tree, |file| file.starts_with("vmlinuz-"))?;
+        let images = find(&tree, is_kernel)?;
         let image = images.first().with_context(|| format!("{} hold no kernel", packages.join(", ")))?;
         fs::rename(image, kept.join("vmlinuz"))?;
         for module in find(&tree, |file| MODULES.iter().any(|name| file.split(".ko").next() == Some(*name)))? {
@@ -173,6 +169,11 @@ impl Mirror {
         }
         Ok(fs::rename(kept, place)?)
     }
+}
+
+/// `/boot/vmlinuz-VERSION`; since Debian's 7.0, `vmlinuz` beside the modules.
+fn is_kernel(file: &str) -> bool {
+    file == "vmlinuz" || file.starts_with("vmlinuz-")
 }
 
 fn has_extension(file: &str, extension: &str) -> bool {
@@ -265,10 +266,6 @@ mod tests {
             ]
         );
         assert_eq!(newest.iter().map(Package::series).collect::<Vec<_>>(), ["6.1", "6.12", "6.18", "7.3"]);
-        assert_eq!(
-            newest.iter().map(|package| package.is_from([6, 12])).collect::<Vec<_>>(),
-            [false, true, true, true]
-        );
     }
 
     #[test]
@@ -290,6 +287,12 @@ mod tests {
 
         assert_eq!(mirror_of(targets), Some("http://b.example/debian/"));
         assert_eq!(mirror_of("|||main|http://b.example/debian/\n"), None, "never updated");
+    }
+
+    #[test]
+    fn the_kernel_is_found_where_either_layout_has_it() {
+        assert!(is_kernel("vmlinuz") && is_kernel("vmlinuz-6.12.117+deb13-cloud-amd64"));
+        assert!(!is_kernel("vmlinux.h") && !is_kernel("veth.ko.xz"));
     }
 
     #[test]
