@@ -18,9 +18,10 @@ use health_common::{
 };
 
 use crate::{
-    egress::Hook,
-    maps::{self, Family, count},
+    egress::{Client, Egress, Hook},
+    maps::{self, Family, V4, V6, count},
     nat::{self, Rewrite},
+    observe::PASS,
     parse::{ETH_LEN, Packet, TCP_LEN},
 };
 
@@ -239,9 +240,25 @@ fn stored<K: Rewrite>(
     ctx.l4_csum_replace(checksum, 0, u64::try_from(pseudo).ok()?, BPF_F_PSEUDO_HDR.into()).ok()
 }
 
-/// Answers a SYN in the name of its origin: there is no room for it.
-#[inline(never)]
-pub fn refuse<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> Option<i32> {
+macro_rules! entry {
+    ($family:ident, $hook:ident, $name:ident) => {
+        /// Answers the noted SYN in the name of its origin: there is no room for it.
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $name(ctx: *mut __sk_buff) -> i32 {
+            refuse::<$family, $hook>(&TcContext::new(ctx)).unwrap_or(PASS)
+        }
+    };
+}
+
+entry!(V4, Egress, refuse_egress_v4);
+entry!(V6, Egress, refuse_egress_v6);
+entry!(V4, Client, refuse_client_v4);
+entry!(V6, Client, refuse_client_v6);
+
+#[inline(always)]
+fn refuse<F: Family, H: Hook>(ctx: &TcContext) -> Option<i32> {
+    let packet = &F::noted(maps::scratch()?).packet;
     let (node_port, _) = packet.key.ports();
     let ack = packet.segment.seq.wrapping_add(1);
     let segment = Segment { seq: 0, ack, flags: RST | ACK, window: 0, tos: 0, options: None, mss_max: 0 };

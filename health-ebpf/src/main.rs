@@ -47,8 +47,8 @@ use context::{Behind, Context, Tc, Xdp};
 use egress::{Client, Egress};
 use maps::{V4, V6};
 use observe::{
-    ACK_NOTED, ANSWER_NOTED, ERROR_NOTED, ICMP_SEEN, LOSER_NOTED, PASS, REFUSAL_NOTED, REPEAT_NOTED, SIGNAL_NOTED,
-    SYN_NOTED,
+    ACK_NOTED, ANSWER_NOTED, ERROR_NOTED, FULL_NOTED, ICMP_SEEN, LOSER_NOTED, PASS, REFUSAL_NOTED, REPEAT_NOTED,
+    SIGNAL_NOTED, SYN_NOTED,
 };
 use parse::{Direction, Network, Unread};
 
@@ -72,13 +72,13 @@ fn to_origin(ctx: TcContext, network: impl Fn(&Tc) -> Network) -> i32 {
     let raw = ctx.as_ptr().cast();
     match network(&Tc(ctx)) {
         Network::V4(l3) => match egress_v4(raw, l3 as u32) {
-            SYN_NOTED => first_or_again(syn::syn_egress_v4(raw), || syn::again_egress_v4(raw)),
+            SYN_NOTED => noted(syn::syn_egress_v4(raw), || syn::again_egress_v4(raw), || build::refuse_egress_v4(raw)),
             ACK_NOTED => open::open_egress_v4(raw),
             ICMP_SEEN => icmp::error_egress_v4(raw, l3 as u32),
             verdict => verdict,
         },
         Network::V6(l3) => match egress_v6(raw, l3 as u32) {
-            SYN_NOTED => first_or_again(syn::syn_egress_v6(raw), || syn::again_egress_v6(raw)),
+            SYN_NOTED => noted(syn::syn_egress_v6(raw), || syn::again_egress_v6(raw), || build::refuse_egress_v6(raw)),
             ACK_NOTED => open::open_egress_v6(raw),
             ICMP_SEEN => icmp::error_egress_v6(raw, l3 as u32),
             verdict => verdict,
@@ -104,13 +104,13 @@ fn of_client(ctx: TcContext, network: impl Fn(&Tc) -> Network) -> i32 {
     let raw = ctx.as_ptr().cast();
     match network(&Tc(ctx)) {
         Network::V4(l3) => match client_v4(raw, l3 as u32) {
-            SYN_NOTED => first_or_again(syn::syn_client_v4(raw), || syn::again_client_v4(raw)),
+            SYN_NOTED => noted(syn::syn_client_v4(raw), || syn::again_client_v4(raw), || build::refuse_client_v4(raw)),
             ACK_NOTED => open::open_client_v4(raw),
             ICMP_SEEN => icmp::error_client_v4(raw, l3 as u32),
             verdict => verdict,
         },
         Network::V6(l3) => match client_v6(raw, l3 as u32) {
-            SYN_NOTED => first_or_again(syn::syn_client_v6(raw), || syn::again_client_v6(raw)),
+            SYN_NOTED => noted(syn::syn_client_v6(raw), || syn::again_client_v6(raw), || build::refuse_client_v6(raw)),
             ACK_NOTED => open::open_client_v6(raw),
             ICMP_SEEN => icmp::error_client_v6(raw, l3 as u32),
             verdict => verdict,
@@ -291,8 +291,12 @@ back!(xdp_v4, v4, V4, Xdp, xdp_md, XdpContext);
 back!(xdp_v6, v6, V6, Xdp, xdp_md, XdpContext);
 
 #[inline(always)]
-fn first_or_again(verdict: i32, again: impl Fn() -> i32) -> i32 {
-    if verdict == REPEAT_NOTED { again() } else { verdict }
+fn noted(verdict: i32, again: impl Fn() -> i32, refuse: impl Fn() -> i32) -> i32 {
+    match verdict {
+        REPEAT_NOTED => again(),
+        FULL_NOTED => refuse(),
+        verdict => verdict,
+    }
 }
 
 #[inline(always)]

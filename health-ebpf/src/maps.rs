@@ -278,7 +278,9 @@ pub fn counters(id: u16) -> Option<&'static mut Counters> {
 #[inline(always)]
 pub fn opaque(mut number: usize) -> usize {
     // SAFETY: twice the negative is the number itself.
-    unsafe { asm!("{number} = -{number}", "{number} = -{number}", number = inout(reg) number, options(pure, nomem, nostack)) };
+    unsafe {
+        asm!("{number} = -{number}", "{number} = -{number}", number = inout(reg) number, options(nomem, nostack))
+    };
     number
 }
 

@@ -38,6 +38,9 @@ pub const ICMP_SEEN: i32 = 0x106;
 /// Likewise: an error was noted that refuses an attempt; on to [`crate::rescue`].
 pub const ERROR_NOTED: i32 = 0x107;
 
+/// Likewise: nobody has room for the noted SYN; on to [`crate::build`].
+pub const FULL_NOTED: i32 = 0x109;
+
 /// The mark of a packet on its second pass is taken off; whether it was there.
 #[inline(always)]
 pub fn is_second_pass(ctx: &TcContext) -> bool {

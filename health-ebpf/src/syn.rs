@@ -18,11 +18,10 @@ use health_common::{
 };
 
 use crate::{
-    build,
     egress::{Client, Egress, Hook, on_its_way},
     maps::{self, Family, SOCKETS, V4, V6, count},
     moved,
-    observe::{PASS, REPEAT_NOTED, is_bypassed},
+    observe::{FULL_NOTED, PASS, REPEAT_NOTED, is_bypassed},
     parse::{Packet, TCP_LEN},
     steer::{self, Choice},
     subject::Subject,
@@ -128,7 +127,7 @@ fn first<F: Family, H: Hook>(
     } else if meant.frontend != NONE {
         match steer::choose(meant.frontend, hash, now) {
             Choice::Leave => {}
-            Choice::Refuse => return build::refuse::<F, H>(ctx, packet),
+            Choice::Refuse => return Some(FULL_NOTED),
             Choice::To(chosen) => {
                 attempt.flags |= chosen.flags;
                 attempt.tried(chosen.next);

@@ -74,7 +74,8 @@ impl Args {
         let mut kernels = Vec::new();
         for package in &packages {
             stop::check()?;
-            kernels.push(test(&qemu, &mirror, &guest, package).unwrap_or_else(|error| Kernel::untested(package, &error)));
+            kernels
+                .push(test(&qemu, &mirror, &guest, package).unwrap_or_else(|error| Kernel::untested(package, &error)));
         }
         // Whoever interrupts the last one wants no verdict.
         stop::check()?;

@@ -2,25 +2,25 @@
 
 use crate::support::Kernel;
 
-/// Compilers differ between machines, so this is a bound, about 1.3 times what it was when it was set. The verifier gives
-/// up at a million.
+/// Compilers differ between machines, so this is a bound, about 1.3 times what it was on Linux 6.18 when it was set. That of
+/// Linux 6.1 walks a third further (`cargo xtask test-kernels`), and gives up at a million.
 const INSTRUCTIONS_MAX: [(&str, u32); 16] = [
-    ("client", 350_000),
-    ("client_l3", 350_000),
-    ("connect4", 120_000),
-    ("connect6", 120_000),
-    ("egress", 360_000),
-    ("egress_l3", 360_000),
-    ("ingress", 390_000),
-    ("ingress_behind", 280_000),
-    ("ingress_l3", 390_000),
+    ("client", 280_000),
+    ("client_l3", 280_000),
+    ("connect4", 8_000),
+    ("connect6", 8_000),
+    ("egress", 290_000),
+    ("egress_l3", 290_000),
+    ("ingress", 280_000),
+    ("ingress_behind", 190_000),
+    ("ingress_l3", 280_000),
     ("inject", 6),
     ("peer4", 30),
     ("peer6", 40),
     ("release", 130),
     ("timeout", 1_800),
     ("trivial", 4),
-    ("xdp_ingress", 170_000),
+    ("xdp_ingress", 145_000),
 ];
 
 #[test]

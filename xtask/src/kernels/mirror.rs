@@ -59,7 +59,6 @@ impl Package {
     pub(super) fn series(&self) -> String {
         self.numbers.iter().take(2).map(u32::to_string).collect::<Vec<_>>().join(".")
     }
-
 }
 
 /// The mirror, through apt.
