@@ -2,12 +2,7 @@
 //!
 //! The IP header begins at 0 there, and by that the rest of the code knows such a packet.
 
-use aya_ebpf::{
-    EbpfContext,
-    bindings::__sk_buff,
-    helpers::generated::bpf_skb_change_head,
-    programs::TcContext,
-};
+use aya_ebpf::{EbpfContext, bindings::__sk_buff, helpers::generated::bpf_skb_change_head, programs::TcContext};
 use health_common::map::Count;
 
 use crate::{
