@@ -75,6 +75,13 @@ pub enum Why {
 }
 
 impl Why {
+    /// Whether it is a failure of requests, and not of connections.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_of_requests(self) -> bool {
+        matches!(self, Self::ResetEarly | Self::NoResponse | Self::Status)
+    }
+
     /// The signal's name.
     #[must_use]
     pub const fn name(self) -> &'static str {

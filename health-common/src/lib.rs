@@ -23,7 +23,7 @@ pub mod track;
 pub mod trip;
 
 /// Layout of everything in the pinned maps. Part of the pin path: `<pin_dir>/v<ABI_VERSION>/`.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Places in a frontend's slot table. Prime, as Maglev tables are (Eisenbud et al., NSDI 2016, §3.4).
 pub const SLOTS: usize = 251;

@@ -4,6 +4,7 @@ use crate::{
     cells::{REQUEST_CELLS, SYN_CELLS},
     histogram::Buckets,
     net::Endpoint,
+    streak::SPREAD_BITS,
 };
 
 /// What userspace says of an origin. Value of the map `origins`.
@@ -160,6 +161,12 @@ macro_rules! counters {
             pub stamp_rtt: Buckets,
             /// Last request byte to first response byte.
             pub ttfb: Buckets,
+            /// Connections that failed, by the place of their client in streaks: refused, unreachable, SYNs repeated
+            /// unanswered or answered too late. Shares, no counts: a client may be noted more than once for a failure.
+            pub connect_by: Clients,
+            /// Requests that failed, likewise: reset early, status 5xx, answered too late, or given up after the response
+            /// timeout.
+            pub request_by: Clients,
         }
 
         impl Counters {
@@ -173,6 +180,8 @@ macro_rules! counters {
                 rtt: [0; crate::histogram::BUCKETS],
                 stamp_rtt: [0; crate::histogram::BUCKETS],
                 ttfb: [0; crate::histogram::BUCKETS],
+                connect_by: [0; SPREAD_BITS as usize],
+                request_by: [0; SPREAD_BITS as usize],
             };
 
             /// Adds another CPU's signals. Histograms are summed by whoever widens them.
@@ -282,7 +291,11 @@ counters! {
     withheld_rescues,
 }
 
-const _: () = assert!(size_of::<Counters>() == 8 * Counters::NAMES.len() + 3 * size_of::<Buckets>());
+const _: () =
+    assert!(size_of::<Counters>() == 8 * Counters::NAMES.len() + 3 * size_of::<Buckets>() + 2 * size_of::<Clients>());
+
+/// Failures by the place of their client. Of one CPU; monotonic.
+pub type Clients = [u32; SPREAD_BITS as usize];
 
 impl OriginState {
     /// Of an origin that nothing is known of.

@@ -56,11 +56,18 @@ impl Streak {
         (self.0 & COUNT_MAX) as u32
     }
 
+    /// The clients that took part: a bit for each.
+    #[inline(always)]
+    #[must_use]
+    pub const fn clients(self) -> u32 {
+        ((self.0 >> SPREAD_SHIFT) & SPREAD_MASK) as u32
+    }
+
     /// Whether at least `min` clients took part. 0 always holds.
     #[inline(always)]
     #[must_use]
     pub const fn spread_at_least(self, min: u32) -> bool {
-        ((self.0 >> SPREAD_SHIFT) & SPREAD_MASK).count_ones() >= min
+        self.clients().count_ones() >= min
     }
 
     /// Time since it started, in steps of 1.05 ms. Unit: ns.

@@ -82,8 +82,9 @@ pub struct Effects {
     pub bits: u32,
     /// For [`Effects::SAMPLE`]: when the segment left that was echoed. Unit: ns.
     pub sample_ns: u64,
-    /// For [`Effects::RESPONSE`], [`Effects::REFRESHED`], [`Effects::VOID`], [`Effects::RESET_EARLY`]: when the last byte
-    /// of the request that this ends or renews was sent; 0 when there was none. Unit: ns.
+    /// For [`Effects::RESPONSE`], [`Effects::REFRESHED`], [`Effects::VOID`], [`Effects::GIVEN_UP`],
+    /// [`Effects::RESET_EARLY`]: when the last byte of the request that this ends or renews was sent; 0 when there was none.
+    /// Unit: ns.
     pub request_ns: u64,
 }
 
@@ -120,6 +121,8 @@ impl Effects {
     pub const SAMPLE: u32 = 1 << 14;
     /// The origin offers no window any more.
     pub const ZERO_WINDOW: u32 = 1 << 15;
+    /// The node's side has sent all that it will, and still waits for an answer.
+    pub const GIVEN_UP: u32 = 1 << 16;
 
     /// Whether a bit is set.
     #[inline(always)]
@@ -161,6 +164,10 @@ pub fn from_node(flow: &mut Flow, segment: &Segment, now: impl FnOnce() -> u64) 
         flow.node_next = segment.end();
     }
     if segment.has(FIN) {
+        if flow.flags & NODE_FIN == 0 && flow.request_ns != 0 && !effects.has(Effects::REQUEST | Effects::REFRESHED) {
+            effects.bits |= Effects::GIVEN_UP;
+            effects.request_ns = flow.request_ns;
+        }
         flow.flags |= NODE_FIN;
     }
     effects.bits |= closed(flow);

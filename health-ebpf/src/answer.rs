@@ -122,6 +122,7 @@ fn accept<F: Family>(
     let (wire_port, _) = packet.key.ports();
     track::accept(attempt, &packet.segment, wire_port, now);
     let how = u32::from(attempt.flags & TRIAL != 0) | u32::from(attempt.repeats() == 0) << 1 | u32::from(is_first) << 2;
+    let how = how | u32::from(attempt.client) << 8;
     accepted(attempt.origin, attempt.syn_ns, now, how);
     if let Some(counters) = maps::counters(attempt.origin) {
         counters.pkts_in += ctx.map_or(1, packets);
@@ -142,7 +143,8 @@ fn undo<F: Family>(key: &F::Key, attempt: &mut HalfOpen, now: u64) {
     attempt.flags &= !(MOVED | RESTEERED | TRIAL);
 }
 
-/// An attempt was accepted. `how`: 1 it was a trial; 2 its SYN was not repeated; 4 its SYN was sent before `syn_ns`.
+/// An attempt was accepted. `how`: 1 it was a trial; 2 its SYN was not repeated; 4 its SYN was sent before `syn_ns`; its
+/// client in the next byte.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn accepted(id: u16, syn_ns: u64, now: u64, how: u32) -> u32 {
@@ -159,7 +161,10 @@ extern "C" fn accepted(id: u16, syn_ns: u64, now: u64, how: u32) -> u32 {
     subject.connected(if unknown { 0 } else { syn_ns }, now, how & 1 != 0);
     if let Some(counters) = maps::counters(id) {
         counters.synack += 1;
-        counters.synack_late += u64::from(late);
+        if late {
+            counters.synack_late += 1;
+            signals::blame(&mut counters.connect_by, how >> 8);
+        }
         if how & 2 != 0 {
             signals::handshake_took(counters, took);
         }

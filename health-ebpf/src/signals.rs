@@ -6,7 +6,7 @@ use health_common::{
     flow::{Flow, TRIAL},
     histogram,
     map::Count,
-    origin::{Counters, Origin},
+    origin::{Clients, Counters, Origin},
     track::Effects,
 };
 
@@ -30,6 +30,24 @@ fn sample(buckets: &mut histogram::Buckets, ns: u64) {
     let index = maps::opaque(histogram::bucket(ns)) & 127;
     if let Some(bucket) = buckets.get_mut(index) {
         *bucket += 1;
+    }
+}
+
+/// A failure was this client's.
+#[inline(always)]
+pub fn blame(by: &mut Clients, client: u32) {
+    let place = maps::opaque(client as usize) & 31;
+    if let Some(share) = by.get_mut(place) {
+        *share = share.wrapping_add(1);
+    }
+}
+
+/// A client stops waiting for an answer, or has lost it: its failure, if that was overdue.
+#[inline(always)]
+fn waited(subject: &Subject, counters: &mut Counters, request_ns: u64, client: u32) {
+    let timeout = subject.origin.response_timeout_ns;
+    if timeout != 0 && maps::coarse_now().saturating_sub(request_ns) > timeout {
+        blame(&mut counters.request_by, client);
     }
 }
 
@@ -63,6 +81,9 @@ pub extern "C" fn node_signals(who: u64, bits: u32, before_ns: u64, request_ns: 
         return 0;
     }
     let Some(subject) = Subject::find(id) else { return 0 };
+    if effects.has(Effects::VOID | Effects::GIVEN_UP) {
+        waited(&subject, counters, before_ns, client);
+    }
     if effects.has(Effects::REFRESHED | Effects::VOID) {
         subject.request_done(before_ns);
     }
@@ -117,6 +138,7 @@ pub extern "C" fn origin_signals() -> u32 {
         response(&subject, counters, (request_ns, now), (client, class, trial));
     }
     if effects.has(Effects::VOID) {
+        waited(&subject, counters, request_ns, client);
         subject.request_done(request_ns);
     }
     counters.reset_mid += u64::from(effects.has(Effects::RESET_MID));
@@ -166,6 +188,7 @@ fn response(subject: &Subject, counters: &mut Counters, (request_ns, now): (u64,
     let late = timeout != 0 && took > timeout;
     counters.response_late += u64::from(late);
     if late {
+        blame(&mut counters.request_by, client);
         return;
     }
     subject.request_done(request_ns);

@@ -12,7 +12,9 @@ use health_common::{
 };
 
 use crate::{
-    atomic, cells, maps, tell,
+    atomic, cells, maps,
+    signals::blame,
+    tell,
     trip::{attempt, overdue, syns_overdue},
 };
 
@@ -289,6 +291,9 @@ impl Subject {
     /// One more failure that needs no waiting.
     #[inline(always)]
     fn failed(&self, streak: *mut u64, now: u64, client: u32, why: Why) {
+        if let Some(counters) = maps::counters(self.id) {
+            blame(if why.is_of_requests() { &mut counters.request_by } else { &mut counters.connect_by }, client);
+        }
         let within = self.origin.within_ns;
         let run = Streak(atomic::update(streak, |run| Streak(run).add(now, client, within).0));
         if run.count() == 1 {

@@ -23,6 +23,7 @@ use crate::{
     moved,
     observe::{FULL_NOTED, PASS, REPEAT_NOTED, is_bypassed},
     parse::{Packet, TCP_LEN},
+    signals::blame,
     steer::{self, Choice},
     subject::Subject,
     tell,
@@ -269,6 +270,9 @@ fn repeated<F: Family>(key: &F::Key, attempt: &mut HalfOpen) {
     let id = attempt.origin;
     if let Some(counters) = maps::counters(id) {
         counters.syn_retrans += 1;
+        if attempt.flags & ANSWERED == 0 {
+            blame(&mut counters.connect_by, attempt.client.into());
+        }
     }
     if attempt.flags & ANSWERED != 0 {
         // Its answer is on its way, or was lost on it: whoever gave that one gives it again.

@@ -61,10 +61,7 @@ pub extern "C" fn attempt(id: u16, now: u64, why: u16, failures: u32, first_bad:
     if !origin.is(Origin::KERNEL_TRIP) || subject.is_blocked() || old.holds(origin.clear_before_ns) {
         return 0;
     }
-    let streak = match why {
-        Why::ResetEarly | Why::NoResponse | Why::Status => REQUEST,
-        Why::Refused | Why::SynTimeout | Why::Unreachable | Why::None => CONNECT,
-    };
+    let streak = if why.is_of_requests() { REQUEST } else { CONNECT };
     // A frozen service keeps what is planned. Observed, a trip is noted all the same, for it moves nothing.
     let frozen = subject.is_withheld() && !origin.is(Origin::OBSERVE);
     let allowed = !frozen && guard(&subject);

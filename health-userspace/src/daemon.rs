@@ -29,8 +29,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use detach::Draining;
 use health_core::{
     Span, Timestamp,
-    engine::{Engine, Input, Order, OrderKind, Step, TrafficTotals},
-    model::{CheckResult, Outcome, ServiceSpec},
+    engine::{Engine, Input, Order, OrderKind, OriginView, Step, TrafficTotals},
+    model::{CheckResult, OriginId, Outcome, ServiceSpec},
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -215,10 +215,14 @@ impl Daemon {
         if reading.kernel.trip.is_some() || reading.kernel.blocked {
             return false;
         }
-        let views = self.last.iter().flat_map(|step| &step.view).flat_map(|service| &service.origins);
-        views
-            .filter(|view| view.id.0 == id)
-            .all(|view| matches!(view.state, State::Unknown | State::Healthy | State::Degraded))
+        self.view(OriginId(id))
+            .is_none_or(|view| matches!(view.state, State::Unknown | State::Healthy | State::Degraded))
+    }
+
+    /// The newest opinion of an origin; `None` before the first.
+    fn view(&self, id: OriginId) -> Option<&OriginView> {
+        let mut views = self.last.iter().flat_map(|step| &step.view).flat_map(|service| &service.origins);
+        views.find(|view| view.id == id)
     }
 
     fn totals(&self, id: u16, reading: &OriginReading) -> TrafficTotals {
@@ -239,6 +243,10 @@ impl Daemon {
             no_response: reading.no_response,
             reset_early: signals.reset_early,
             reset_mid: signals.reset_mid,
+            connect_by: reading.connect_by,
+            request_by: reading.request_by,
+            syn_waits: reading.syn_waits,
+            request_waits: reading.request_waits,
             last_seen: reading.last_seen,
             rtt,
             ttfb,

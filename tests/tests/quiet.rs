@@ -310,10 +310,15 @@ fn one_client_that_aborts_or_is_refused_trips_nothing_while_others_succeed() -> 
     })?;
     let counters = daemon.maps()?.counters(HTTP, "a");
     assert!(counters.get("refused") >= Some(&u64::from(TROUBLES * 9 / 10)), "they were seen: {counters:?}");
-    // The window that judges shares of connections knows no clients, and may think less of a by now. That is no trip.
     assert_no_trip(&daemon, HTTP)?;
     // A fast machine is through with the troubles in half a second.
     wait_until("others asked as well", 10 * SECOND, || load.look(<[lab::Record]>::len) > 50)?;
+    // Nor does the window that judges shares of connections let one client speak for the others.
+    let labels = [("service", HTTP), ("origin", "a")];
+    wait_until("the refusals are in the window", 10 * SECOND, || {
+        daemon.metrics().is_ok_and(|metrics| metrics.value("sluice_failure_spread", &labels) >= Some(1.0))
+    })?;
+    assert_eq!(daemon.status()?.state(HTTP, "a"), Some("healthy"));
     let records = load.finish()?;
     assert_eq!(records.iter().find(|record| !record.outcome.is_ok()), None, "the others were served");
     Ok(())

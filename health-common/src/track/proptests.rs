@@ -296,6 +296,8 @@ impl Log {
             };
             if new {
                 request_ns = request.unwrap_or(0);
+            } else if let (true, false, Some(at)) = (line.fin, had_fin, request) {
+                (bits, request_ns) = (bits | Effects::GIVEN_UP, at);
             }
         } else if let Some(at) = request {
             if new {

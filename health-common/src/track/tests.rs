@@ -692,6 +692,26 @@ fn a_reset_of_a_forwarded_flow_is_its_clients_doing() {
     assert_eq!(from_node(&mut flow, &reset, || 0), effects(Effects::CLIENT_ABORT | Effects::CLOSED, 0));
 }
 
+/// A client that has waited long enough closes; the request stays due. So does one that half-closes at once, as some
+/// protocols do, and is answered.
+#[test]
+fn who_closes_while_a_request_waits_has_given_it_up() {
+    let mut case = Case::new();
+    case.node(SEC, ACK, 0, 100, 0);
+    assert_eq!(case.node(6 * SEC, ACK | FIN, 100, 0, 0), effects(Effects::GIVEN_UP, SEC));
+    assert_eq!(case.node(7 * SEC, ACK | FIN, 100, 0, 0), NOTHING, "once");
+    assert_eq!(case.origin(8 * SEC, ACK, 0, 10, 101), effects(Effects::RESPONSE, SEC));
+
+    let mut idle = Case::answered(SEC);
+    assert_eq!(idle.node(2 * SEC, ACK | FIN, 100, 0, 200), NOTHING);
+    let mut last = Case::new();
+    assert_eq!(
+        last.node(SEC, ACK | FIN, 0, 100, 0),
+        effects(Effects::REQUEST, 0),
+        "its last words are one more request"
+    );
+}
+
 #[test]
 fn the_clock_is_read_for_new_bytes_only() {
     let mut case = Case::answered(SEC);

@@ -1,6 +1,7 @@
 //! The one entry: [`Engine::tick`].
 
 use crate::{
+    clients::Clients,
     model::{CheckResult, Layer, Location, OriginId, ServiceId, ServiceSpec, State},
     origin::Origin,
     policy::Policy,
@@ -66,6 +67,14 @@ pub struct TrafficTotals {
     pub reset_early: u64,
     /// RST in the middle of a response.
     pub reset_mid: u64,
+    /// Whose connections failed, as far as that is known.
+    pub connect_by: Clients,
+    /// Whose requests failed, likewise.
+    pub request_by: Clients,
+    /// Who waits for a first answer since the last one: a bit for each client.
+    pub syn_waits: u32,
+    /// Who waits for a response since the last one.
+    pub request_waits: u32,
     /// When its last packet came.
     pub last_seen: Timestamp,
     /// Handshake RTT: samples since the beginning, and p99 of the recent past.
@@ -257,6 +266,8 @@ pub struct OriginView {
     pub location: Option<Location>,
     /// The highest layer that traffic proves to us.
     pub sees: Option<Layer>,
+    /// Clients behind the failures of traffic in the window, of at most [`crate::clients::CLIENTS`].
+    pub failure_spread: u8,
     /// Newest evidence of any kind.
     pub evidence_at: Timestamp,
     /// Why it is so, worst first.

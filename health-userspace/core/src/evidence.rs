@@ -1,6 +1,7 @@
 //! What was seen: a polarity at a layer, from a source, at a time.
 
 use crate::{
+    clients::Clients,
     engine::TrafficTotals,
     model::{CheckResult, Layer, Outcome, Reason},
     time::Timestamp,
@@ -93,6 +94,10 @@ pub struct Traffic {
     pub no_response: u64,
     /// Connections reset before the first response byte.
     pub reset_early: u64,
+    /// Whose connections failed.
+    pub connect_by: Clients,
+    /// Whose requests failed.
+    pub request_by: Clients,
 }
 
 impl Traffic {
@@ -150,19 +155,27 @@ impl Meter {
         let last = self.last.replace(*totals)?;
         let unanswered = |now: u64, last: u64, timed: bool| if timed { now.saturating_sub(last) } else { 0 };
         totals.syn.checked_sub(last.syn)?;
+        let syn_timeout = unanswered(totals.syn_timeout, last.syn_timeout, before.syn && timed.syn);
+        let no_response = unanswered(totals.no_response, last.no_response, before.response && timed.response);
+        // No packet tells of silence. But while it is complete, whoever has asked since is behind it.
+        let whose = |now: &Clients, last: &Clients, silent: u64, waits: u32| {
+            now.minus(last).with(if silent > 0 { waits } else { 0 })
+        };
         let traffic = Traffic {
             synack: totals.synack.checked_sub(last.synack)?,
             synack_late: totals.synack_late.checked_sub(last.synack_late)?,
             refused: totals.refused.checked_sub(last.refused)?,
-            syn_timeout: unanswered(totals.syn_timeout, last.syn_timeout, before.syn && timed.syn),
+            syn_timeout,
             unreachable: totals.unreachable.checked_sub(last.unreachable)?,
             request: totals.request.checked_sub(last.request)?,
             response: totals.response.checked_sub(last.response)?,
             response_late: totals.response_late.checked_sub(last.response_late)?,
             http_good: totals.http_good.checked_sub(last.http_good)?,
             http_5xx: totals.http_5xx.checked_sub(last.http_5xx)?,
-            no_response: unanswered(totals.no_response, last.no_response, before.response && timed.response),
+            no_response,
             reset_early: totals.reset_early.checked_sub(last.reset_early)?,
+            connect_by: whose(&totals.connect_by, &last.connect_by, syn_timeout, totals.syn_waits),
+            request_by: whose(&totals.request_by, &last.request_by, no_response, totals.request_waits),
         };
         self.last = Some(TrafficTotals {
             syn_timeout: totals.syn_timeout.max(last.syn_timeout),
@@ -182,7 +195,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{engine::Quantile, time::Span};
+    use crate::{clients::CLIENTS, engine::Quantile, time::Span};
 
     const BOTH: Timed = Timed { syn: true, response: true };
 
@@ -211,6 +224,10 @@ mod tests {
         no_response: 9,
         reset_early: 9,
         reset_mid: 9,
+        connect_by: Clients([9; CLIENTS]),
+        request_by: Clients([9; CLIENTS]),
+        syn_waits: 0,
+        request_waits: 0,
         last_seen: Timestamp::NEVER,
         rtt: Quantile { samples: 0, p99: Span::ZERO },
         ttfb: Quantile { samples: 0, p99: Span::ZERO },
@@ -258,6 +275,23 @@ mod tests {
         assert_eq!(meter.read(&again, BOTH), Some(Traffic::default()));
         let more = TrafficTotals { syn_timeout: 10, no_response: 11, ..late };
         assert_eq!(meter.read(&more, BOTH), Some(Traffic { syn_timeout: 1, no_response: 2, ..Traffic::default() }));
+    }
+
+    /// Silence is nobody's packet: those who wait are behind it, while nobody is answered at all.
+    #[test]
+    fn who_waits_is_behind_silence_and_nothing_else() {
+        let mut meter = Meter::default();
+        assert_eq!(meter.read(&FULL, BOTH), None);
+        let waits = TrafficTotals { syn_waits: 0b110, request_waits: 0b1, ..FULL };
+        assert_eq!(meter.read(&waits, BOTH), Some(Traffic::default()), "nothing is overdue");
+        let overdue = TrafficTotals { syn_timeout: 12, no_response: 10, ..waits };
+        let read = meter.read(&overdue, BOTH).expect("a reading");
+        assert_eq!((read.connect_by, read.request_by), (Clients::NONE.with(0b110), Clients::NONE.with(1)));
+        let mut connect_by = overdue.connect_by;
+        connect_by.0[3] += 5;
+        let refused = TrafficTotals { refused: 14, connect_by, ..overdue };
+        let read = meter.read(&refused, BOTH).expect("a reading");
+        assert_eq!((read.connect_by.0[3], read.connect_by.spread(), read.request_by), (5, 1, Clients::NONE));
     }
 
     #[test]

@@ -24,6 +24,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod clients;
 pub mod engine;
 pub mod evidence;
 mod learn;

@@ -120,6 +120,8 @@ impl Origin {
         let steady = self.is_steady();
         self.learned.read(totals, traffic.as_ref(), steady, policy);
         let Some(traffic) = traffic else { return };
+        self.connect.record_clients(now, &traffic.connect_by);
+        self.request.record_clients(now, &traffic.request_by);
         let before = (self.connect.first_bad(), self.request.first_bad());
         for evidence in traffic.evidence(now, policy.trip.on_5xx) {
             match evidence.source {

@@ -191,7 +191,7 @@ impl CheckTrack {
     /// certificate or a body that is wrong stays wrong.
     fn is_contradicted(&self, (connect, request): (&TrafficTrack, &TrafficTrack), policy: &Policy) -> bool {
         let (recent, since) = if self.layer <= Layer::Transport {
-            (connect.tally(), connect.total().minus(self.traffic_before.connects))
+            (connect.judged(policy), connect.total().minus(self.traffic_before.connects))
         } else if matches!(self.reason, Some(Reason::Body | Reason::Tls)) {
             return false;
         } else {

@@ -140,8 +140,9 @@ pub fn judge(facts: &mut Facts<'_>, policy: &Policy) -> Verdict {
         findings.extend(finding);
     };
     if facts.traffic_judges {
-        join(facts.connect.finding(policy, facts.last_seen), facts.connect.tally());
-        join(facts.request.finding(policy, facts.last_seen), facts.request.tally());
+        let (connect, request) = (facts.connect.judged(policy), facts.request.judged(policy));
+        join(facts.connect.finding(policy, facts.last_seen), connect);
+        join(facts.request.finding(policy, facts.last_seen), request);
     }
     let traffic = facts.traffic_judges.then_some((&*facts.connect, &*facts.request));
     for (track, spec) in facts.checks.iter().zip(facts.specs) {

@@ -275,13 +275,14 @@ impl Daemon {
             score: report.score,
             weight_ratio: report.share_percent.map(|percent| percent / 100.0),
             evidence_age: report.evidence_age_ms.map(Duration::from_millis),
+            failure_spread: self.view(id).map(|view| view.failure_spread),
             override_expiry: report.order.as_ref().and_then(|order| order.ends_in_ms).map(Duration::from_millis),
             ..OriginScrape::default()
         };
         if let Some(reading) = reading {
             let missed = self.tallies.unreachable.get(&id.0).copied().unwrap_or(0);
             let own = |(name, n)| (name, if name == "unreachable" { n + missed } else { n });
-            origin.signals = reading.named().map(own).collect();
+            origin.signals = reading.counted().map(own).collect();
             if metrics.histograms == Detail::Full {
                 origin.rtt = Some(histogram(RTT_BOUNDS, [&reading.rtt].into_iter()));
                 origin.ttfb = Some(histogram(TTFB_BOUNDS, [&reading.ttfb].into_iter()));

@@ -7,10 +7,12 @@ use health_common::{
     histogram::BUCKETS,
     map::{self, Count},
     origin::{Counters, Origin, OriginState},
+    streak::{SPREAD_BITS, Streak as Run},
     trip::{REQUEST, Trip},
 };
 use health_core::{
     Timestamp,
+    clients::{CLIENTS, Clients},
     engine::{KernelView, Streak, TripView},
 };
 
@@ -18,6 +20,8 @@ use super::{
     DatapathError,
     maps::{self, Maps},
 };
+
+const _: () = assert!(CLIENTS == SPREAD_BITS as usize);
 
 /// All that the kernel knows of one origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +36,14 @@ pub struct OriginReading {
     pub syn_timeout: u64,
     /// Requests that outlived theirs.
     pub no_response: u64,
+    /// Whose connections failed since the maps were made.
+    pub connect_by: Clients,
+    /// Whose requests failed.
+    pub request_by: Clients,
+    /// Who has sent a SYN since the last accepted answer: a bit for each client.
+    pub syn_waits: u32,
+    /// Who waits for a response since the last one.
+    pub request_waits: u32,
     /// Last packet accepted from it.
     pub last_seen: Timestamp,
     /// Trip word and its surroundings.
@@ -50,9 +62,15 @@ impl OriginReading {
     }
 
     /// Every counter by name.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn counted(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let own = [("syn_timeout", self.syn_timeout), ("no_response", self.no_response), ("conns_open", self.open())];
         Counters::NAMES.iter().copied().zip(self.signals.signals()).chain(own)
+    }
+
+    /// The same, and how many clients were behind failures since the maps were made.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let spread = self.connect_by.plus(&self.request_by).spread();
+        self.counted().chain([("failure_spread", spread.into())])
     }
 }
 
@@ -64,10 +82,13 @@ pub(super) fn origin(maps: &Maps, id: u16, now: Timestamp) -> Result<OriginReadi
     let cpus = maps.counters.get(&index, 0).map_err(|source| maps::read_error(map::COUNTERS, source))?;
     let mut signals = Counters::ZERO;
     let (mut rtt, mut ttfb) = ([0; BUCKETS], [0; BUCKETS]);
+    let (mut connect_by, mut request_by) = (Clients::NONE, Clients::NONE);
     for cpu in cpus.iter() {
         signals.add_signals(cpu);
         widen(&mut rtt, &cpu.rtt);
         widen(&mut ttfb, &cpu.ttfb);
+        connect_by = connect_by.plus(&Clients(cpu.connect_by));
+        request_by = request_by.plus(&Clients(cpu.request_by));
     }
     Ok(OriginReading {
         signals,
@@ -75,6 +96,10 @@ pub(super) fn origin(maps: &Maps, id: u16, now: Timestamp) -> Result<OriginReadi
         ttfb,
         syn_timeout: overdue(state.syn_timeouts, &state.syn_cells, SYN_SHIFT, now, record.syn_timeout_ns),
         no_response: overdue(state.no_responses, &state.request_cells, REQUEST_SHIFT, now, record.response_timeout_ns),
+        connect_by,
+        request_by,
+        syn_waits: Run(state.syns_open).clients(),
+        request_waits: Run(state.requests_open).clients(),
         last_seen: Timestamp(state.last_seen_ns),
         kernel: view(&record, &state, now),
         trial_next: Timestamp(state.trial_next_ns),

@@ -112,6 +112,7 @@ mod tests {
             tripped: true,
             location: Some(Location::OriginProcess),
             sees: Some(Layer::Transport),
+            failure_spread: 7,
             evidence_at: Timestamp::NEVER,
             reasons: vec!["refused 412/412".into()],
             hold_down_until: Some(at(99)),

@@ -164,6 +164,12 @@ fn origins(out: &mut Families<'_>, scrape: &Scrape) -> Result {
         origin.signals.iter().map(move |&(signal, total)| (labels(signal), total))
     });
     out.counter("signal", "What the kernel measured of an origin", signals)?;
+    let spreads = all.clone().filter_map(|at| Some((of_origin(at), f64::from(at.1.failure_spread?))));
+    out.gauge(
+        "failure_spread",
+        "Clients behind the failures of an origin's traffic in the window, of at most 20",
+        spreads,
+    )?;
     let ages = all.clone().filter_map(|at| Some((of_origin(at), at.1.evidence_age?.as_secs_f64())));
     out.gauge("evidence_age_seconds", "Age of the newest evidence of any kind", ages)?;
     let expiries = all.filter_map(|at| Some((of_origin(at), at.1.override_expiry?.as_secs_f64())));

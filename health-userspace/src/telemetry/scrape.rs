@@ -62,6 +62,8 @@ pub struct OriginScrape {
     pub weight_ratio: Option<f64>,
     /// What the kernel measured: `syn`, `synack`, `refused`, …
     pub signals: Vec<Tally>,
+    /// Clients behind the failures of its traffic in the window.
+    pub failure_spread: Option<u8>,
     /// Its checks.
     pub checks: Vec<CheckScrape>,
     /// Age of the newest evidence of any kind.

@@ -21,6 +21,7 @@ mod resteer;
 mod reuse;
 mod signals;
 mod size;
+mod spread;
 mod stamps;
 mod status;
 mod steer;

@@ -33,6 +33,8 @@ mod resteer;
 mod reuse;
 #[path = "../prog/signals.rs"]
 mod signals;
+#[path = "../prog/spread.rs"]
+mod spread;
 #[path = "../prog/stamps.rs"]
 mod stamps;
 #[path = "../prog/status.rs"]

@@ -36,6 +36,7 @@ impl Origin {
             tripped: self.trip.trip().is_some(),
             location: self.location(),
             sees: self.sees(),
+            failure_spread: self.connect.spread().max(self.request.spread()),
             evidence_at: self.evidence_at(),
             reasons: self.reasons(),
             hold_down_until,

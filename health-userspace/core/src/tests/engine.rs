@@ -1,6 +1,7 @@
 //! Scenes: one small service, told second by second.
 
 use super::*;
+use crate::clients::Clients;
 use crate::model::{
     Balance, CheckSpec, Family, FrontendId, FrontendSpec, LocalReason, Mode, OriginSpec, Outcome, Reason,
 };
@@ -116,7 +117,16 @@ impl Scene {
         self.tick_with(Vec::new(), vec![Order { origin: id, what, reason, by, until }]);
     }
 
+    /// Failures are of as many clients as there can be.
     fn traffic(&mut self, id: OriginId, change: impl Fn(&mut TrafficTotals)) {
+        self.traffic_by(id, |totals| {
+            change(totals);
+            totals.connect_by = Clients::evenly(totals.refused + totals.syn_timeout + totals.unreachable);
+            totals.request_by = Clients::evenly(totals.reset_early + totals.no_response + totals.http_5xx);
+        });
+    }
+
+    fn traffic_by(&mut self, id: OriginId, change: impl Fn(&mut TrafficTotals)) {
         let now = self.now;
         let totals = self.totals.entry(id).or_default();
         change(totals);

@@ -1,5 +1,6 @@
 use super::*;
 use crate::{
+    clients::Clients,
     evidence::{Evidence, Polarity, Source, Traffic},
     time::Span,
     track::{Round, Shown, check_window},
@@ -42,7 +43,17 @@ impl Bench {
         }
     }
 
+    /// Failures are of as many clients as there can be.
     fn traffic(&mut self, traffic: Traffic) -> &mut Self {
+        let (refused, silent) = (traffic.refused + traffic.unreachable, traffic.syn_timeout);
+        let requests = traffic.reset_early + traffic.no_response + traffic.http_5xx;
+        let (connect_by, request_by) = (Clients::evenly(refused + silent), Clients::evenly(requests));
+        self.traffic_by(Traffic { connect_by, request_by, ..traffic })
+    }
+
+    fn traffic_by(&mut self, traffic: Traffic) -> &mut Self {
+        self.connect.record_clients(self.now, &traffic.connect_by);
+        self.request.record_clients(self.now, &traffic.request_by);
         for evidence in traffic.evidence(self.now, true) {
             match evidence.source {
                 Source::Connect => self.connect.record(&evidence),
@@ -109,6 +120,37 @@ fn failures_below_the_floor_are_no_proof_of_health() {
     assert_eq!(Bench::new(&[]).traffic(connects(0, 19)).told().0, Grade::Unknown);
     assert_eq!(Bench::new(&[("port", Layer::Transport)]).rounds(0, "FF").told().0, Grade::Unknown);
     assert_eq!(Bench::new(&[("port", Layer::Transport)]).rounds(0, "FFF").told().0, Grade::Fault);
+}
+
+/// One client is refused 1,000 times, or has its own broken requests, while others succeed.
+#[test]
+fn fewer_clients_than_it_takes_speak_for_nobody() {
+    let by = |shares: &[u32]| {
+        let mut clients = Clients::NONE;
+        clients.0[..shares.len()].copy_from_slice(shares);
+        clients
+    };
+    for (name, good, shares, grade) in [
+        ("one client among others", 2000, &[1000][..], Grade::Healthy),
+        ("two clients", 2000, &[500, 500], Grade::Healthy),
+        ("one client, and strays of others", 2000, &[1000, 1, 1], Grade::Healthy),
+        ("three clients", 2000, &[400, 400, 400], Grade::Degraded),
+        ("nobody knows whose", 2000, &[], Grade::Healthy),
+        ("one client alone", 0, &[1000], Grade::Unknown),
+        ("three clients alone", 0, &[800, 100, 100], Grade::Fault),
+    ] {
+        let bad = if shares.is_empty() { 1000 } else { shares.iter().copied().map(u64::from).sum() };
+        let refused = Traffic { connect_by: by(shares), ..connects(good, bad) };
+        let broken = Traffic { response: good + bad, http_5xx: bad, request_by: by(shares), ..Traffic::default() };
+        for traffic in [refused, broken] {
+            let mut bench = Bench::new(&[]);
+            let verdict = bench.traffic_by(traffic).verdict();
+            assert_eq!((verdict.grade, verdict.findings.is_empty()), (grade, grade <= Grade::Healthy), "{name}");
+            assert!(grade != Grade::Healthy || verdict.score == 100 || shares.len() == 3, "{name}: {}", verdict.score);
+            bench.policy.trip.spread_min = 1;
+            assert!(bench.verdict().grade > Grade::Healthy, "{name}: where one client is enough");
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Evidence of one layer of real traffic.
 
 use crate::{
+    clients::{ClientWindow, Clients},
     evidence::{Evidence, Polarity},
     model::{Layer, Location},
     policy::Policy,
@@ -17,6 +18,8 @@ pub struct TrafficTrack {
     window: Window,
     /// Of the failures in the window: answered ones as `good`, silent ones as `bad`.
     kinds: Window,
+    /// Whose they are.
+    clients: ClientWindow,
     /// Successes at this layer itself (of requests: statuses that were read), and all failures.
     proof: Window,
     /// The failures since the last success.
@@ -81,6 +84,7 @@ impl TrafficTrack {
             layer,
             window: Window::new(policy.window),
             kinds: Window::new(policy.window),
+            clients: ClientWindow::new(policy.window),
             proof: Window::new(policy.window),
             streak: Kinds::default(),
             total: Tally::EMPTY,
@@ -124,8 +128,16 @@ impl TrafficTrack {
         }
     }
 
+    /// Adds whose failures they were.
+    pub fn record_clients(&mut self, at: Timestamp, clients: &Clients) {
+        if *clients != Clients::NONE {
+            self.clients.record(at, clients);
+        }
+    }
+
     /// Forgets what is too old.
     pub fn advance(&mut self, now: Timestamp) {
+        self.clients.advance(now);
         self.window.advance(now);
         self.kinds.advance(now);
         self.proof.advance(now);
@@ -134,6 +146,7 @@ impl TrafficTrack {
     /// Starts anew: what came before a clearing is no longer judged.
     pub fn clear(&mut self) {
         self.window.clear();
+        self.clients.clear();
         self.kinds.clear();
         self.proof.clear();
         self.accused = false;
@@ -142,6 +155,7 @@ impl TrafficTrack {
     /// Takes another policy.
     pub fn reconfigure(&mut self, policy: &Policy) {
         self.window.resize(policy.window);
+        self.clients.resize(policy.window);
         self.kinds.resize(policy.window);
         self.proof.resize(policy.window);
     }
@@ -168,6 +182,20 @@ impl TrafficTrack {
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.window.tally()
+    }
+
+    /// How many clients are behind the failures in the window.
+    #[must_use]
+    pub fn spread(&self) -> u8 {
+        self.clients.all().spread()
+    }
+
+    /// The window as it is judged: no client stands for more than one part in `spread_min` of the failures, so that fewer
+    /// than that many speak for nobody but themselves, however often they fail.
+    #[must_use]
+    pub fn judged(&self, policy: &Policy) -> Tally {
+        let all = self.window.tally();
+        Tally { bad: self.clients.all().counted(policy.trip.spread_min, all.bad), ..all }
     }
 
     /// Newest evidence.
@@ -212,7 +240,7 @@ impl TrafficTrack {
     /// Grade of the window. The floor guards the accusation only: once accused, an origin whose weight was cut for it
     /// must not be cleared by the lack of samples which that very cut brings about.
     fn grade(&mut self, policy: &Policy) -> Grade {
-        let tally = self.window.tally();
+        let tally = self.judged(policy);
         let rate = Grade::of_rate(tally, policy.success_below_percent);
         let grade = match rate {
             Grade::Unknown | Grade::Healthy => rate,

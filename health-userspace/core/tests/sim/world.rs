@@ -2,6 +2,7 @@
 
 use health_core::{
     Span, Timestamp,
+    clients::CLIENTS,
     engine::{
         Engine, FrontendPlan, Input, KernelView, Lease, Order, OrderKind, OriginPlan, Plan, Quantile, Step, Streak,
         TrafficTotals, TripView,
@@ -528,6 +529,10 @@ impl Host {
             trip.trials_passed = 0;
             return;
         }
+        // Everybody has another port.
+        let client = usize::try_from(self.totals.syn).unwrap_or(0) % CLIENTS;
+        let by = if streak == Streak::Request { &mut self.totals.request_by } else { &mut self.totals.connect_by };
+        by.0[client] += 1;
         let count = &mut self.streak[usize::from(streak == Streak::Request)];
         *count += 1;
         if *count >= 5 && !guarded {

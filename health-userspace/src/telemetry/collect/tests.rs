@@ -25,6 +25,7 @@ fn full() -> Scrape {
             results: vec![("pass", 9), ("fail", 3)],
             last_duration: Some(Duration::from_micros(250)),
         }],
+        failure_spread: Some(7),
         evidence_age: Some(Duration::from_millis(300)),
         override_expiry: Some(Duration::from_mins(38)),
         rtt: None,

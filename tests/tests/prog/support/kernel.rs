@@ -387,8 +387,11 @@ impl Loaded {
         for cpu in self.per_cpu::<Counters>(map::COUNTERS, id.into()).iter() {
             sum.add_signals(cpu);
             let mine = sum.rtt.iter_mut().chain(&mut sum.ttfb).chain(&mut sum.stamp_rtt);
-            for (sum, bucket) in mine.zip(cpu.rtt.iter().chain(&cpu.ttfb).chain(&cpu.stamp_rtt)) {
-                *sum += bucket;
+            let mine = mine.chain(&mut sum.connect_by).chain(&mut sum.request_by);
+            let its =
+                cpu.rtt.iter().chain(&cpu.ttfb).chain(&cpu.stamp_rtt).chain(&cpu.connect_by).chain(&cpu.request_by);
+            for (sum, count) in mine.zip(its) {
+                *sum += count;
             }
         }
         sum
