@@ -2,14 +2,18 @@
 //!
 //! Needs a built `sluice` (`SLUICE_BIN`, or the workspace's own).
 
-use std::net::{IpAddr, SocketAddr};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
 use anyhow::Result;
 use lab::{
-    Daemon, End, Family, Fault, HTTP_PORT, Lab, LabConfig, LabOptions, Load, LoadOptions, Namespace, Record, Tunnel,
-    now_ns, wait_until,
+    CLIENTS, Daemon, End, Family, Fault, HTTP_PORT, Lab, LabConfig, LabOptions, Load, LoadOptions, Namespace, Outcome,
+    Record, Tunnel, now_ns, wait_until,
 };
+use nix::sys::socket::{Shutdown, shutdown};
 
 const ONE_LINK: LabOptions = LabOptions { two_links: false };
 const SECOND: Duration = Duration::from_secs(1);
@@ -178,5 +182,224 @@ fn origins_behind_tunnels_are_rescued_as_others_are() -> Result<()> {
             tunnel.finish()?;
         }
     }
+    Ok(())
+}
+
+/// Bytes that go each way.
+const BULK: usize = 8 << 20;
+/// Nobody listens there at a.
+const BULK_PORT: u16 = 7;
+
+/// Gives every connection back what it sends, until the listener is shut down. Checks come, too.
+fn give_back(listener: &TcpListener) {
+    std::thread::scope(|scope| {
+        while let Ok((mut stream, _)) = listener.accept() {
+            scope.spawn(move || {
+                let mut bytes = vec![0; BULK];
+                // Whoever sends less has gone, and misses nothing.
+                let whole = stream.set_read_timeout(Some(20 * SECOND)).and_then(|()| stream.read_exact(&mut bytes));
+                whole.and_then(|()| stream.write_all(&bytes)).ok()
+            });
+        }
+    });
+}
+
+/// Sends bytes, and takes as many.
+fn exchange(node: &Namespace, to: SocketAddr, sent: &[u8]) -> Result<Vec<u8>> {
+    let mut stream = node.enter(|| TcpStream::connect_timeout(&to, SECOND))??;
+    stream.set_read_timeout(Some(20 * SECOND))?;
+    stream.write_all(sent)?;
+    let mut got = vec![0; sent.len()];
+    stream.read_exact(&mut got)?;
+    Ok(got)
+}
+
+/// A stream of large segments whose sums are still to be made, as devices with offloads get them.
+#[test]
+fn large_segments_of_a_moved_flow_arrive_whole() -> Result<()> {
+    for layout in [Layout::TwoTunnels, Layout::ToEthernet, Layout::FromEthernet] {
+        let lab = Lab::new(ONE_LINK)?;
+        let tunnels = layout.build(&lab, true)?;
+        let mut daemon = Daemon::prepare(&lab, &layout.config(&lab).without_socket_steering())?;
+        let mut text = fs::read_to_string(daemon.config())?;
+        let at =
+            |family| [layout.a(&lab, family), layout.b(&lab, family)].map(|at| SocketAddr::new(at.ip(), BULK_PORT));
+        for family in Family::ALL {
+            let [a, b] = at(family);
+            let origins = format!(
+                "[[service.origin]]\nname = \"a\"\naddress = \"{a}\"\n\
+                 [[service.origin]]\nname = \"b\"\naddress = \"{b}\"\npriority = 1\n"
+            );
+            text = format!(
+                "{text}\n[[service]]\nname = \"bulk-{}\"\npolicy = {{ passive = false }}\n{origins}",
+                family.name()
+            );
+        }
+        daemon.write_config(&text)?;
+        daemon.start()?;
+        for family in Family::ALL {
+            let [a, b] = at(family);
+            let listener = lab.b.namespace().enter(|| TcpListener::bind(b))??;
+            let sent: Vec<u8> = (0_u32..).flat_map(u32::to_be_bytes).take(BULK).collect();
+            let got = std::thread::scope(|scope| {
+                scope.spawn(|| give_back(&listener));
+                let got = exchange(&lab.node, a, &sent);
+                shutdown(listener.as_raw_fd(), Shutdown::Both)?;
+                got
+            })?;
+            assert!(got == sent, "{layout:?} {family:?}: what came back is something else");
+        }
+        // On its way to Ethernet the stream leaves the tunnel's device without having been in the tunnel.
+        let segmented: u64 = tunnels.iter().map(Tunnel::segmented).sum();
+        assert!(segmented > 50 || layout == Layout::ToEthernet, "{layout:?}: {segmented} were to be cut");
+        for tunnel in tunnels {
+            assert_eq!(tunnel.bad_sums(), 0, "{layout:?}");
+            tunnel.finish()?;
+        }
+    }
+    Ok(())
+}
+
+/// The node's end of the clients' tunnel, and the clients'.
+const NODE_C: [&str; 2] = ["10.92.0.1/24", "fd92::1/64"];
+
+/// Clients and origins behind tunnels: steered where the clients' packets arrive, before routing.
+#[test]
+fn clients_behind_a_tunnel_are_steered_where_they_arrive() -> Result<()> {
+    let mut lab = Lab::new(ONE_LINK)?;
+    lab.forward()?;
+    let addresses: Vec<String> =
+        (2..).take(CLIENTS).flat_map(|host| [format!("10.92.0.{host}/24"), format!("fd92::{host}/64")]).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let near = End { ns: &lab.node, device: "tun-c", addresses: &NODE_C };
+    let far = End { ns: &lab.client, device: "tun0", addresses: &addresses };
+    let clients = Tunnel::new(near, &[far], false)?;
+    lab.client.ip("route replace 0.0.0.0/0 dev tun0\nroute replace ::/0 dev tun0\n")?;
+    let layout = Layout::TwoTunnels;
+    let tunnels = layout.build(&lab, false)?;
+    let mut config = layout.config(&lab);
+    config.client_interfaces.push("tun-c".to_owned());
+    let daemon = Daemon::start_in(&lab, &config)?;
+    assert_eq!(daemon.events()?.iter().find(|event| event.what == "hook_blind"), None);
+    let sources = |family| {
+        let mut hosts = 2_u8..;
+        [(); CLIENTS].map(|()| match (family, hosts.next().unwrap_or_default()) {
+            (Family::Ipv4, host) => IpAddr::from([10, 92, 0, host]),
+            (Family::Ipv6, host) => IpAddr::from([0xfd92, 0, 0, 0, 0, 0, 0, u16::from(host)]),
+        })
+    };
+    let start = |family| {
+        let target = layout.a(&lab, family);
+        let options = LoadOptions { per_second: 250, sources: Some(sources(family)), ..LoadOptions::figures(target) };
+        Load::start(&lab.client, options)
+    };
+    let loads = [start(Family::Ipv4)?, start(Family::Ipv6)?];
+    let all_on = |origin| loads.iter().try_for_each(|load| wait_all_on(load, origin));
+    all_on('a')?;
+    let fault_ns = lab.a.fail(Fault::Refused)?;
+    all_on('b')?;
+    for load in loads {
+        let records = load.finish()?;
+        let broken = broken(&records, &[fault_ns]);
+        assert!(broken.is_empty(), "{} of {}: {broken:?}", broken.len(), records.len());
+    }
+    for tunnel in tunnels.into_iter().chain([clients]) {
+        assert!(tunnel.carried() > 500);
+        assert_eq!(tunnel.bad_sums(), 0);
+        tunnel.finish()?;
+    }
+    Ok(())
+}
+
+/// Whoever there is no room for is answered at once: a client back through its tunnel, a socket of the node by its own device.
+#[test]
+fn what_no_standby_has_room_for_is_refused_at_once() -> Result<()> {
+    let mut lab = Lab::new(ONE_LINK)?;
+    let layout = Layout::OneTunnel;
+    let tunnels = layout.build(&lab, false)?;
+    let config = layout.config(&lab).without_socket_steering();
+    let mut daemon = Daemon::prepare(&lab, &config)?;
+    daemon.write_config(&daemon.config_text(&config).replace("capacity_cps = 5000", "capacity_cps = 1"))?;
+    daemon.start()?;
+    lab.a.fail(Fault::Refused)?;
+    for family in Family::ALL {
+        let load = load(&lab, layout.a(&lab, family))?;
+        let full = || {
+            let metrics = daemon.metrics().ok();
+            metrics.and_then(|metrics| metrics.value("sluice_overflow_total", &[("service", family.service())]))
+        };
+        wait_until("b is full", 20 * SECOND, || full().is_some_and(|times| times > 300.0))?;
+        let good = |record: &Record| {
+            (record.outcome.is_ok() || record.outcome == Outcome::Refused) && record.total_ns < 500_000_000
+        };
+        assert_eq!(load.finish()?.into_iter().find(|record| !good(record)), None, "{family:?}");
+    }
+    assert!(tunnels.iter().all(|tunnel| tunnel.bad_sums() == 0));
+    Ok(())
+}
+
+fn attached(daemon: &Daemon, interface: &str) -> Option<f64> {
+    daemon.metrics().ok()?.value("sluice_attached", &[("interface", interface)])
+}
+
+/// Both tunnels end and are made again under the same names, and with other numbers.
+#[test]
+fn a_tunnel_that_comes_back_is_attached_again_and_led_to() -> Result<()> {
+    let mut lab = Lab::new(ONE_LINK)?;
+    let layout = Layout::TwoTunnels;
+    let tunnels = layout.build(&lab, false)?;
+    let daemon = Daemon::start_in(&lab, &layout.config(&lab).without_socket_steering())?;
+    assert_eq!(daemon.events()?.iter().find(|event| event.what == "hook_blind"), None, "{}", daemon.log());
+    for device in layout.interfaces() {
+        assert!(attached(&daemon, device).is_some_and(|hooks| hooks > 1.5), "{device}: both directions");
+    }
+    drop(tunnels);
+    for device in layout.interfaces() {
+        wait_until("it is gone", 20 * SECOND, || attached(&daemon, device).is_some_and(|hooks| hooks < 0.5))?;
+    }
+    // So that no number is given again.
+    lab.node.ip("link add other0 type veth peer name other1\n")?;
+    let tunnels = layout.build(&lab, false)?;
+    for device in layout.interfaces() {
+        wait_until("it is attached again", 20 * SECOND, || attached(&daemon, device).is_some_and(|hooks| hooks > 1.5))?;
+    }
+    let loads = [load(&lab, layout.a(&lab, Family::Ipv4))?, load(&lab, layout.a(&lab, Family::Ipv6))?];
+    for load in &loads {
+        wait_all_on(load, 'a')?;
+    }
+    let before = counter(&daemon, Family::Ipv4, "a", "opened")?;
+    wait_until("flows are counted there", 10 * SECOND, || {
+        counter(&daemon, Family::Ipv4, "a", "opened").is_ok_and(|opened| opened > before + 50)
+    })?;
+    let fault_ns = lab.a.fail(Fault::Refused)?;
+    for load in &loads {
+        wait_all_on(load, 'b')?;
+    }
+    for load in loads {
+        let broken = broken(&load.finish()?, &[fault_ns]);
+        assert!(broken.is_empty(), "{broken:?}");
+    }
+    assert!(tunnels.iter().all(|tunnel| tunnel.bad_sums() == 0));
+    Ok(())
+}
+
+#[test]
+fn xdp_on_a_tunnel_is_refused_by_name() -> Result<()> {
+    let lab = Lab::new(ONE_LINK)?;
+    let layout = Layout::ToEthernet;
+    let _tunnels = layout.build(&lab, false)?;
+    let config = layout.config(&lab);
+    let mut daemon = Daemon::prepare(&lab, &config)?;
+    let text = daemon.config_text(&config).replace("\ncgroup =", "\nxdp = [\"tun-a\"]\ncgroup =");
+    daemon.write_config(&text)?;
+    daemon.launch()?;
+    let mut status = None;
+    wait_until("it ends", 20 * SECOND, || {
+        status = daemon.ended();
+        status.is_some()
+    })?;
+    let log = daemon.log();
+    assert!(status.is_some_and(|status| !status.success()), "{log}");
+    assert!(log.contains("`tun-a`") && log.contains("node.xdp"), "{log}");
     Ok(())
 }
