@@ -23,6 +23,8 @@ pub enum GuestLine {
     Loaded {
         /// Its name in the object.
         program: String,
+        /// How many instructions it walked through (Linux 5.16).
+        walked: Option<u32>,
         /// Why not, with the verifier's words.
         error: Option<String>,
     },

@@ -54,12 +54,16 @@ pub(crate) fn test() -> Result<bool> {
     names.sort();
     let mut all = true;
     for program in &names {
-        let error = load(&mut ebpf, program).err().map(|error| chain(&error));
-        tell(&GuestLine::Loaded { program: program.clone(), error: error.clone() })?;
-        if error.is_none() {
-            attach(&mut ebpf, program, tcx)?;
-        } else {
+        let (walked, error) = match load(&mut ebpf, program) {
+            Ok(walked) => (walked, None),
+            Err(error) => (None, Some(chain(&error))),
+        };
+        let refused = error.is_some();
+        tell(&GuestLine::Loaded { program: program.clone(), walked, error })?;
+        if refused {
             all = false;
+        } else {
+            attach(&mut ebpf, program, tcx)?;
         }
     }
     Ok(all)
@@ -77,15 +81,17 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-fn load(ebpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
-    match ebpf.program_mut(name).ok_or(ProgramError::UnexpectedProgramType)? {
-        Program::SchedClassifier(program) => program.load(),
-        Program::Xdp(program) => program.load(),
-        Program::CgroupSockAddr(program) => program.load(),
-        Program::CgroupSock(program) => program.load(),
-        Program::SockOps(program) => program.load(),
+/// How many instructions the verifier walked through.
+fn load(ebpf: &mut Ebpf, name: &str) -> Result<Option<u32>, ProgramError> {
+    let info = match ebpf.program_mut(name).ok_or(ProgramError::UnexpectedProgramType)? {
+        Program::SchedClassifier(program) => program.load().and_then(|()| program.info()),
+        Program::Xdp(program) => program.load().and_then(|()| program.info()),
+        Program::CgroupSockAddr(program) => program.load().and_then(|()| program.info()),
+        Program::CgroupSock(program) => program.load().and_then(|()| program.info()),
+        Program::SockOps(program) => program.load().and_then(|()| program.info()),
         _ => Err(ProgramError::UnexpectedProgramType),
-    }
+    };
+    info.map(|info| info.verified_instruction_count())
 }
 
 /// Onto each hook that its type may have, and off again.

@@ -29,6 +29,8 @@ pub(super) struct Report {
 pub(super) struct Program {
     pub(super) name: String,
     pub(super) loaded: bool,
+    /// Instructions that the verifier walked through, of a million that it would.
+    pub(super) walked: Option<u32>,
     /// Hooks that it went onto.
     pub(super) attached: Vec<String>,
     /// Why it did not, with the verifier's words.
@@ -75,9 +77,10 @@ impl Report {
         match line {
             GuestLine::Booted { release } => self.release = Some(release),
             GuestLine::Lacks { what, so } => self.lacks.push(format!("{what}: {so}")),
-            GuestLine::Loaded { program, error } => self.programs.push(Program {
+            GuestLine::Loaded { program, walked, error } => self.programs.push(Program {
                 name: program,
                 loaded: error.is_none(),
+                walked,
                 attached: Vec::new(),
                 errors: error.into_iter().collect(),
             }),
@@ -166,7 +169,7 @@ mod tests {
 
     const GOOD: &str = r#"{"guest":"booted","release":"6.1.0-50-cloud-amd64"}
 {"guest":"lacks","what":"TCX (Linux 6.6)","so":"clsact"}
-{"guest":"loaded","program":"egress","error":null}
+{"guest":"loaded","program":"egress","walked":284120,"error":null}
 {"guest":"attached","program":"egress","hook":"tc_egress by clsact","error":null}
 {"guest":"daemon","hooks":["orig0 tc_ingress"],"error":null}
 {"guest":"tables","name":"prog"}
@@ -191,6 +194,7 @@ test choice::weights ... ok
         assert_eq!(report.release.as_deref(), Some("6.1.0-50-cloud-amd64"));
         assert_eq!(report.programs.len(), 1);
         assert_eq!(report.programs[0].attached, ["tc_egress by clsact"]);
+        assert_eq!(report.programs[0].walked, Some(284_120));
         assert_eq!(report.lacks, ["TCX (Linux 6.6): clsact"]);
         let tables: Vec<_> = report.tables.iter().map(|tables| (tables.name.as_str(), tables.passed)).collect();
         assert_eq!(tables, [("prog", 2), ("prog_xdp", 1)]);
@@ -204,8 +208,8 @@ test choice::weights ... ok
             ("no boot", r#"{"guest":"booted","release":"6.1.0-50-cloud-amd64"}"#, ""),
             (
                 "a refused program",
-                r#"{"guest":"loaded","program":"egress","error":null}"#,
-                r#"{"guest":"loaded","program":"egress","error":"R1 !read_ok"}"#,
+                r#"{"guest":"loaded","program":"egress","walked":284120,"error":null}"#,
+                r#"{"guest":"loaded","program":"egress","walked":null,"error":"R1 !read_ok"}"#,
             ),
             (
                 "an unattached program",

@@ -46,7 +46,8 @@ fn details(out: &mut impl io::Write, kernel: &Kernel) -> io::Result<()> {
     writeln!(out, "\n{series} ({version})")?;
     for program in &report.programs {
         let verdict = if program.loaded { "loaded" } else { "REFUSED" };
-        writeln!(out, "  {:<18}{verdict}; on {}", program.name, list(&program.attached))?;
+        let walked = program.walked.map(|walked| format!(", {walked} instructions walked")).unwrap_or_default();
+        writeln!(out, "  {:<18}{verdict}{walked}; on {}", program.name, list(&program.attached))?;
         for error in &program.errors {
             writeln!(out, "{}", indented(&last_lines(error), 6))?;
         }
