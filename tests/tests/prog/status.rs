@@ -5,7 +5,7 @@ use health_common::origin::Origin;
 
 use crate::support::packet::{ACK, PSH};
 use crate::support::{A, Conn, Hook, Kernel, PASS, Packet, Plan, REDIRECT};
-use crate::trial::{due, tried};
+use crate::trial::{AFTER_MS, due, tried};
 
 const CLASSES: [&str; 5] = ["http_1xx", "http_2xx", "http_3xx", "http_4xx", "http_5xx"];
 
@@ -144,7 +144,7 @@ fn errors_to_one_client_trip_nothing() {
 
 #[test]
 fn a_trial_that_is_answered_with_an_error_failed() {
-    let plan = Plan::new(false).trials_after_ms(20);
+    let plan = Plan::new(false).trials_after_ms(AFTER_MS);
     let mut kernel = plan.load();
     errors(&plan, &kernel, 50_001..=50_005);
     assert_eq!(kernel.told(), [(Kind::Trip, A)]);

@@ -348,6 +348,11 @@ impl Loaded {
         self.set(map::ORIGINS, id.into(), origin);
     }
 
+    /// Only where no packet is on its way: the words are the kernel's.
+    pub(crate) fn set_state(&mut self, id: u16, state: &OriginState) {
+        self.array(map::STATES).set(id.into(), *state, 0).expect("the index is small enough");
+    }
+
     pub(crate) fn set_service(&mut self, id: u16, service: Service) {
         self.set(map::SERVICES, id.into(), service);
     }
