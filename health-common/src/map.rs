@@ -253,6 +253,9 @@ counts! {
     SkippedExtension = "skipped_extension",
     /// Shorter than its headers say.
     SkippedShort = "skipped_short",
+    /// A forwarded SYN that reaches no origin: its last hop is here, a checksum is wrong, or it is of IPv6 to a mapped
+    /// address of IPv4.
+    SkippedUndeliverable = "skipped_undeliverable",
     /// A mid-stream packet of a flow that began before Sluice did, or was evicted.
     PickedUp = "picked_up",
     /// A SYN that egress sent to another origin than it was addressed to.

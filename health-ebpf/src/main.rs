@@ -17,6 +17,7 @@ mod build;
 mod cells;
 mod connect;
 mod context;
+mod deliver;
 mod egress;
 mod icmp;
 mod ingress;

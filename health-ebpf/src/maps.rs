@@ -4,6 +4,7 @@
 use core::arch::asm;
 
 use aya_ebpf::{
+    bindings::__sk_buff,
     helpers::bpf_ktime_get_ns,
     macros::map,
     maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
@@ -16,7 +17,16 @@ use health_common::{
     trip::Usable,
 };
 
-use crate::{build::Build, icmp::Quote, moved, nat::Rewrite, open, parse::Packet, signals::Signal};
+use crate::{
+    build::Build,
+    deliver::{self, WORDS},
+    icmp::Quote,
+    moved,
+    nat::Rewrite,
+    open,
+    parse::Packet,
+    signals::Signal,
+};
 
 #[map(name = "node")]
 static NODE: Array<Node> = Array::with_max_entries(1, 0);
@@ -84,6 +94,8 @@ pub struct Scratch {
     pub quote: Quote,
     /// The node's side of a connection that an event is about.
     pub told: Endpoint,
+    /// Bytes that are summed.
+    pub words: [u32; WORDS],
     /// A segment that is built, and the one that it takes the place of.
     pub build: Build,
 }
@@ -106,6 +118,8 @@ pub trait Family {
     fn noted(scratch: &mut Scratch) -> &mut Noted<Self::Key>;
     /// [`moved::relocate_noted`], a function of its own to the verifier.
     fn relocate_noted(to: u16, flags: u16) -> bool;
+    /// Whether the noted SYN can reach an origin, likewise.
+    fn reaches(ctx: *mut __sk_buff) -> bool;
     /// What an origin's packet says to an attempt that was accepted: a function of its own likewise.
     fn early(segments: u32) -> i32;
     fn half_open() -> &'static LruHashMap<Self::Key, HalfOpen>;
@@ -140,6 +154,10 @@ impl Family for V4 {
         relocate_v4(to, flags) != 0
     }
     #[inline(always)]
+    fn reaches(ctx: *mut __sk_buff) -> bool {
+        deliver::reaches_v4(ctx) != 0
+    }
+    #[inline(always)]
     fn early(segments: u32) -> i32 {
         open::early_v4(segments)
     }
@@ -170,6 +188,10 @@ impl Family for V6 {
     #[inline(always)]
     fn relocate_noted(to: u16, flags: u16) -> bool {
         relocate_v6(to, flags) != 0
+    }
+    #[inline(always)]
+    fn reaches(ctx: *mut __sk_buff) -> bool {
+        deliver::reaches_v6(ctx) != 0
     }
     #[inline(always)]
     fn early(segments: u32) -> i32 {

@@ -70,6 +70,9 @@ fn syn<F: Family, H: Hook>(ctx: &TcContext) -> Option<i32> {
     }
     // SAFETY: the context is a live `__sk_buff`.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
+    if (H::CLIENT || cookie == 0) && !F::reaches(ctx.skb.skb) {
+        return None;
+    }
     let older = F::half_open().get_ptr(key);
     if let Some(attempt) = older {
         // SAFETY: as for flows.

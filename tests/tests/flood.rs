@@ -225,6 +225,9 @@ fn p05_a_syn_flood_evicts_no_redirected_flow_and_takes_no_memory() -> Result<()>
     for stream in &mut on_a {
         assert_eq!(ask(stream)?, "a");
     }
+    // Their checksums were never made, for no device would look at them on the way here.
+    let undeliverable = daemon.metrics()?.value("sluice_parse_skipped_total", &[("reason", "undeliverable")]);
+    assert!(undeliverable.is_some_and(|count| count < 1.0), "{undeliverable:?}");
     let pid = daemon.pid().context("it runs")?;
     let (before, (bytes_before, _)) = (resident(pid)?, maps_size(&daemon)?);
     let count: u32 = if is_long() { 1_000_000 } else { 100_000 };

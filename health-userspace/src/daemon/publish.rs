@@ -338,6 +338,7 @@ impl Daemon {
                 ("fragment", Count::SkippedFragment),
                 ("ipv6_extension", Count::SkippedExtension),
                 ("short", Count::SkippedShort),
+                ("undeliverable", Count::SkippedUndeliverable),
                 ("picked_up", Count::PickedUp),
             ]),
             nat_collisions: of(Count::NatCollision),

@@ -10,6 +10,7 @@ mod answered;
 mod capacity;
 mod choice;
 mod client;
+mod deliver;
 mod flood;
 mod framing;
 mod garbage;

@@ -13,6 +13,8 @@ mod capacity;
 mod choice;
 #[path = "../prog/client.rs"]
 mod client;
+#[path = "../prog/deliver.rs"]
+mod deliver;
 #[path = "../prog/flood.rs"]
 mod flood;
 #[path = "../prog/framing.rs"]

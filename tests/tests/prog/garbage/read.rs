@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use health_common::map::Count;
 use health_common::track::{Segment, Stamps};
 
+use crate::support::packet::{checksum, pseudo};
+
 /// Extension headers before TCP that are looked through, and how far into the frame.
 const EXTENSIONS: usize = 4;
 const DEEPEST: usize = 254;
@@ -46,6 +48,8 @@ pub(super) struct Tcp {
     pub(super) segment: Segment,
     pub(super) options: Vec<u8>,
     pub(super) payload: Vec<u8>,
+    /// Whether a router would forward it, and the origin's stack take it.
+    pub(super) is_deliverable: bool,
 }
 
 const SHORT: Read = Read::Skipped(Count::SkippedShort);
@@ -97,7 +101,8 @@ fn ipv4(frame: &[u8], l3: usize) -> Option<Read> {
         total => total,
     };
     let address = |at: usize| Some(Ipv4Addr::from(be32(header, at)?));
-    tcp(packet.get(..total)?.get(len..)?, |from, to| {
+    let is_forwarded = header[8] > 1 && checksum(&[], packet.get(..len)?) == 0;
+    tcp(packet.get(..total)?.get(len..)?, is_forwarded, |from, to| {
         Some((SocketAddr::new(address(12)?.into(), from), SocketAddr::new(address(16)?.into(), to)))
     })
 }
@@ -140,7 +145,8 @@ fn ipv6(frame: &[u8], l3: usize) -> Option<Read> {
         payload => l3 + 40 + payload,
     };
     let address = |at: usize| Some(Ipv6Addr::from(<[u8; 16]>::try_from(header.get(at..at + 16)?).ok()?));
-    tcp(frame.get(..end)?.get(at..)?, |from, to| {
+    let is_forwarded = header[7] > 1 && address(24)?.to_ipv4_mapped().is_none();
+    tcp(frame.get(..end)?.get(at..)?, is_forwarded, |from, to| {
         Some((SocketAddr::new(address(8)?.into(), from), SocketAddr::new(address(24)?.into(), to)))
     })
 }
@@ -190,7 +196,11 @@ fn quote(says: Says, from: IpAddr, to: IpAddr, tcp: &[u8]) -> Option<Error> {
 }
 
 /// RFC 9293 §3.1.
-fn tcp(bytes: &[u8], addresses: impl Fn(u16, u16) -> Option<(SocketAddr, SocketAddr)>) -> Option<Read> {
+fn tcp(
+    bytes: &[u8],
+    is_forwarded: bool,
+    addresses: impl Fn(u16, u16) -> Option<(SocketAddr, SocketAddr)>,
+) -> Option<Read> {
     let header = bytes.get(..20)?;
     let len = usize::from(header[12] >> 4) * 4;
     if len < 20 {
@@ -212,5 +222,7 @@ fn tcp(bytes: &[u8], addresses: impl Fn(u16, u16) -> Option<(SocketAddr, SocketA
         window: be16(header, 14)?,
         stamps,
     };
-    Some(Read::Tcp(Tcp { from, to, segment, options: options.to_vec(), payload: payload.to_vec() }))
+    let is_right = checksum(&pseudo(from.ip(), to.ip(), bytes.len(), 6), bytes) == 0;
+    let (options, payload) = (options.to_vec(), payload.to_vec());
+    Some(Read::Tcp(Tcp { from, to, segment, options, payload, is_deliverable: is_forwarded && is_right }))
 }

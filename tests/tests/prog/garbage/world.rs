@@ -148,6 +148,9 @@ impl World {
             // Nothing to steer there: egress will see it.
             return;
         }
+        if at_client && !packet.is_deliverable {
+            return self.tally.count(Count::SkippedUndeliverable);
+        }
         if let Some(attempt) = self.attempts.get_mut(&key)
             && attempt.isn == segment.seq
         {
