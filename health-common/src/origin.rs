@@ -123,7 +123,7 @@ pub struct OriginState {
     pub answered_ns: u64,
     /// Last packet that was accepted from it. Unit: ns.
     pub last_seen_ns: u64,
-    /// Last accepted SYN-ACK. Unit: ns.
+    /// Last accepted SYN-ACK; [`Self::UNSEEN`] or 0 before the first. Unit: ns.
     pub connected_ns: u64,
     /// When, at its capacity, the connections admitted so far would all have begun (the theoretical arrival time of the
     /// generic cell rate algorithm, ITU-T I.371 annex A). Unit: ns.
@@ -298,6 +298,9 @@ const _: () =
 pub type Clients = [u32; SPREAD_BITS as usize];
 
 impl OriginState {
+    /// In `connected_ns`: no SYN-ACK was ever accepted, and yet the node's side acknowledged one. Answers take another way.
+    pub const UNSEEN: u64 = 1;
+
     /// Of an origin that nothing is known of.
     pub const NEW: Self = Self {
         trip: 0,

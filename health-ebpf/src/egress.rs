@@ -133,6 +133,7 @@ fn answered_unseen<F: Family>(packet: &Packet<F::Key>, attempt: &HalfOpen) {
     }
     if let Some(subject) = Subject::find(attempt.origin) {
         subject.syn_void(attempt.syn_ns);
+        subject.answered_elsewhere();
         if attempt.flags & TRIAL != 0 {
             subject.trial_void();
         }

@@ -14,6 +14,7 @@ use crate::{
     nat::{self, Change, Rewrite, Side},
     observe::PASS,
     parse::Packet,
+    subject::is_one_way,
 };
 
 /// A redirection that nothing else names is held for this long after its last packet. Unit: ns.
@@ -82,15 +83,16 @@ pub fn used<F: Family>(key: &F::Key) {
     }
 }
 
-/// Notes the redirection of a tuple, both ways. False when the flow has to stay where it is: the standby answers past this
-/// node, its way is unknown, no port is free, or the maps are full.
+/// Notes the redirection of a tuple, both ways. False when the flow has to stay where it is: one of the two origins answers past
+/// this node, the way is unknown, no port is free, or the maps are full.
 ///
 /// With `flags` [`FIXED`] the packet can't be changed at all.
 #[inline(always)]
-pub fn relocate<F: Family>(key: &F::Key, to: u16, flags: u16) -> bool {
+pub fn relocate<F: Family>(key: &F::Key, (from, to): (u16, u16), flags: u16) -> bool {
     let Some(scratch) = maps::scratch() else { return false };
     F::noted(scratch).primary = *key;
-    F::relocate_noted(to, flags)
+    // Where the first one's answers don't pass, the standby's hardly do.
+    F::relocate_noted(to, if is_one_way(from) || is_one_way(to) { flags | FIXED } else { flags })
 }
 
 /// The same for the noted tuple.

@@ -169,6 +169,16 @@ impl Subject {
         self.succeeded(CONNECT, syn_ns, now, trial);
     }
 
+    /// A handshake was completed, and its answer did not pass here. Not believed of an origin that is out: a client could claim
+    /// it, to keep others from being sent elsewhere.
+    #[inline(always)]
+    pub fn answered_elsewhere(&self) {
+        let connected = word!(self, connected_ns);
+        if atomic::load(connected) == 0 && self.is_usable() {
+            atomic::swap_if(connected, 0, OriginState::UNSEEN);
+        }
+    }
+
     /// The last byte of a request was sent.
     #[inline(always)]
     pub fn request_sent(&self, now: u64, client: u32) {
@@ -349,6 +359,14 @@ impl Subject {
 #[inline(never)]
 pub extern "C" fn usable(id: u16) -> u32 {
     u32::from(Subject::find(id).is_some_and(|subject| subject.is_usable()))
+}
+
+/// Whether an origin's answers take a way that does not lead past this node, as far as is known. Whom they are for would get
+/// them from an address that was never asked for, so no packet on the way there may be rewritten.
+#[inline(always)]
+pub fn is_one_way(id: u16) -> bool {
+    // SAFETY: as in `word!`.
+    maps::state(id).is_some_and(|state| atomic::load(unsafe { addr_of_mut!((*state).connected_ns) }) == OriginState::UNSEEN)
 }
 
 #[inline(always)]

@@ -94,7 +94,7 @@ fn syn<F: Family, H: Hook>(ctx: &TcContext) -> Option<i32> {
 /// The tuple may be in use on the wire by a redirected flow: then this one gets another port there.
 #[inline(always)]
 fn apart<F: Family>(key: &F::Key, meant: EndpointUse, flags: u16) -> bool {
-    !moved::is_free::<F>(key) && moved::relocate::<F>(key, meant.origin, flags)
+    !moved::is_free::<F>(key) && moved::relocate::<F>(key, (meant.origin, meant.origin), flags)
 }
 
 /// A SYN of a new connection: chooses, remembers, counts. `more`: it takes no older attempt's place.
@@ -135,7 +135,7 @@ fn first<F: Family, H: Hook>(
             Choice::To(chosen) => {
                 attempt.flags |= chosen.flags;
                 attempt.tried(chosen.next);
-                if chosen.origin != meant.origin && moved::relocate::<F>(key, chosen.origin, packet.flags) {
+                if chosen.origin != meant.origin && moved::relocate::<F>(key, (meant.origin, chosen.origin), packet.flags) {
                     attempt.origin = chosen.origin;
                     attempt.flags |= MOVED;
                     count(if H::CLIENT { Count::SteeredClient } else { Count::SteeredEgress });
@@ -330,10 +330,10 @@ pub fn elsewhere<F: Family>(key: &F::Key, attempt: &mut HalfOpen, now: u64) -> b
     if was_moved {
         moved::take_back::<F>(key);
     }
-    if !moved::relocate::<F>(key, chosen.origin, attempt.flags) {
+    if !moved::relocate::<F>(key, (id, chosen.origin), attempt.flags) {
         if was_moved {
             // Where it was, it failed: as good as anywhere.
-            moved::relocate::<F>(key, id, attempt.flags);
+            moved::relocate::<F>(key, (id, id), attempt.flags);
         }
         return false;
     }

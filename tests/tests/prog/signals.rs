@@ -1,10 +1,11 @@
 //! What packets count: handshakes, requests, ends.
 
-use health_common::map::Count;
+use health_common::map::{Count, Node};
+use health_common::origin::Origin;
 
 use crate::support::kernel::{until, wait_ms};
 use crate::support::packet::{ACK, FIN, PSH, RST, SYN};
-use crate::support::{A, Hook, Kernel, PASS, Packet, Plan};
+use crate::support::{A, B, Hook, Kernel, PASS, Packet, Plan, REDIRECT};
 
 fn both(test: impl Fn(Plan)) {
     for v6 in [false, true] {
@@ -176,6 +177,48 @@ fn the_clients_ack_of_an_unseen_answer_ends_the_attempt() {
         begun.elapsed().as_millis() > 20
     });
     assert_eq!((kernel.signal(A, "trips"), kernel.told()), (0, vec![]));
+}
+
+/// Answers that take another way would come from the standby's own address, so flows stay where they were addressed, until an
+/// answer shows that the way leads past us.
+#[test]
+fn where_answers_pass_elsewhere_no_flow_is_moved() {
+    for v6 in [false, true] {
+        let plan = Plan::new(v6).rescuing();
+        let mut kernel = plan.load();
+        let first = plan.conn(40_000);
+        first.syn(&kernel);
+        first.send(&kernel, ACK, 0, 0, 0);
+        let record = plan.record(A);
+        kernel.set_origin(A, Origin { flags: record.flags | Origin::BLOCKED, ..record });
+        let run = plan.conn(40_001).syn(&kernel);
+        assert_eq!((run.verdict, kernel.count(Count::NotMovable), kernel.entries()), (PASS, 1, [1, 0, 0, 0]));
+        kernel.set_origin(A, record);
+        plan.conn(40_001).refuse(&kernel);
+        assert_eq!((kernel.count(Count::TurnedAround), kernel.signal(B, "syn")), (0, 0), "nor is one turned around");
+
+        plan.conn(40_002).handshake(&kernel);
+        let again = plan.conn(40_003);
+        again.syn(&kernel);
+        again.send(&kernel, ACK, 0, 0, 0);
+        kernel.set_origin(A, Origin { flags: record.flags | Origin::BLOCKED, ..record });
+        assert_eq!(plan.conn(40_004).syn(&kernel).verdict, REDIRECT, "an answer was seen: this one was only missed");
+    }
+}
+
+/// To keep an origin that is down from being left, it is not enough to claim its answers.
+#[test]
+fn an_origin_that_is_out_answers_nobody_elsewhere() {
+    let plan = Plan::new(false);
+    let mut kernel = plan.load();
+    let record = plan.record(A);
+    kernel.set_origin(A, Origin { flags: record.flags | Origin::BLOCKED, ..record });
+    kernel.set_node(Node { mode: Node::BYPASS, ..Node::default() });
+    let liar = plan.conn(40_000);
+    assert_eq!(liar.syn(&kernel).verdict, PASS);
+    liar.send(&kernel, ACK, 0, 0, 0);
+    kernel.set_node(Node::default());
+    assert_eq!(plan.conn(40_001).syn(&kernel).verdict, REDIRECT);
 }
 
 /// P04 (d).
