@@ -4,9 +4,11 @@
 //! that design.md names are additions; none of the named ones is missing or means something else.
 
 mod flows;
+mod handover;
 mod view;
 
 pub use flows::{FlowEntry, FlowsReport, OriginName};
+pub use handover::HandoverReport;
 
 use health_core::model::State;
 use jiff::Timestamp;
@@ -170,6 +172,9 @@ pub struct MapsReport {
     pub programs: Vec<ProgramReport>,
     /// All pinned maps.
     pub maps: Vec<MapReport>,
+    /// Other layouts whose programs still serve redirected flows.
+    #[serde(default)]
+    pub handovers: Vec<HandoverReport>,
     /// Frontends, decoded.
     pub frontends: Vec<FrontendReport>,
     /// Origins, decoded.

@@ -76,6 +76,8 @@ pub struct MapsView {
     pub programs: Vec<Value>,
     /// `{"name","type","used","max","memory_bytes"}` each.
     pub maps: Vec<Value>,
+    /// `{"abi","flows"}` each: other layouts that still serve flows.
+    pub handovers: Vec<Value>,
     /// `{"address","service","generation","slots":{},"armed":[],"tripped":[],"override"}` each.
     pub frontends: Vec<Value>,
     /// `{"id","address","service","name","counters":{}}` each.

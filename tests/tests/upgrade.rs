@@ -164,6 +164,7 @@ fn upgrade_and_downgrade_under_load_lose_no_connection() -> Result<()> {
     long.must_be_on_b("after the upgrade")?;
     assert!(handover(&daemon, older, "begun"), "{}", daemon.log());
     assert!(home(&daemon, older).exists(), "its flows live");
+    assert_eq!(daemon.maps()?.handovers, [serde_json::json!({ "abi": older, "flows": FLOWS })]);
     // Its choices are over: whom it had drained is the new daemon's to know.
     assert_eq!(Long::open(&lab, at(a))?.ask("new after the upgrade")?, [b'a'; FLOWS]);
 
@@ -188,6 +189,7 @@ fn upgrade_and_downgrade_under_load_lose_no_connection() -> Result<()> {
     drop(later);
     wait_until("the newer one ends", 20 * SECOND, || handover(&daemon, newer, "ended"))?;
     assert!(!home(&daemon, newer).exists());
+    assert!(daemon.maps()?.handovers.is_empty());
     wait_more(&load, BETWEEN)?;
     let records = load.finish()?;
     assert_eq!(records.iter().find(|record| !record.outcome.is_ok()), None, "a connection was lost");

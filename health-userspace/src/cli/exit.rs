@@ -1,7 +1,6 @@
 //! How a command ends.
 
 use super::privilege::NEEDED_TEXT;
-use crate::datapath::DatapathError;
 use std::{
     fmt,
     io::{self, ErrorKind},
@@ -63,9 +62,7 @@ impl Failure {
         if is(ErrorKind::BrokenPipe) {
             return Self::new(Exit::Done, "");
         }
-        let is_of_verifier =
-            error.chain().filter_map(|cause| cause.downcast_ref::<DatapathError>()).any(DatapathError::is_of_verifier);
-        if is(ErrorKind::PermissionDenied) && !is_of_verifier {
+        if is(ErrorKind::PermissionDenied) {
             return Self::new(Exit::NoPermission, format!("{error:#}; {}", mend()));
         }
         Self::new(Exit::Failed, format!("{error:#}"))

@@ -8,9 +8,9 @@ use super::{
 use crate::{
     control::ClientError,
     report::{
-        DaemonReport, DetachOutcome, EventLine, FlowEntry, FlowsReport, FrontendReport, HookReport, MapEntry,
-        MapReport, MapsReport, OrderReport, OriginEntry, OriginName, OriginReport, ProgramReport, ServiceReport,
-        StatusReport, TripReport,
+        DaemonReport, DetachOutcome, EventLine, FlowEntry, FlowsReport, FrontendReport, HandoverReport, HookReport,
+        MapEntry, MapReport, MapsReport, OrderReport, OriginEntry, OriginName, OriginReport, ProgramReport,
+        ServiceReport, StatusReport, TripReport,
     },
 };
 use expect_test::{Expect, expect};
@@ -444,6 +444,7 @@ fn maps() -> MapsReport {
             map("flows", "lru_hash", Some(61_044), 1_048_576, 128, Some("evicted 0")),
             map("events", "ringbuf", None, 262_144, 0, None),
         ],
+        handovers: vec![HandoverReport { abi: 2, flows: 14 }],
         frontends: vec![FrontendReport {
             address: "10.0.1.10:443".into(),
             service: "shop".into(),
@@ -478,6 +479,7 @@ fn with_the_daemon_down_the_maps_answer() {
         &expect![[r#"
             pins v3  ABI 3 = this binary  programs 1/2 attached  DAEMON GONE 4m12s (pid 1123): kernel acts alone
             !! not attached: connect4 (/sys/fs/cgroup)
+            handover: the programs of pins v2 serve 14 redirected flows until those end
             MAP        TYPE       USED  / MAX      FULL   MEMORY  NOTE
             frontends  hash         38  / 10000      0%    1 MiB
             half_open  lru_hash    812  / 262144     0%   36 MiB  evicted 0

@@ -95,7 +95,8 @@ fn standbys(service: &ReadService, sink: &Sink) {
     let Some(best) = origins.iter().map(|origin| origin.tier).min() else { return };
     if let (Some(at), Mode::Observe) = (service.vips_at.first(), service.config.mode) {
         let message = format!("service `{name}` only observes: its virtual addresses lead nowhere");
-        sink.warning(at.clone(), message, "remove `vips`, or let it enforce");
+        let fix = "remove `vips`, or let it enforce: mode = \"enforce\", here and in [node]";
+        sink.warning(at.clone(), message, fix);
     }
     if origins.iter().all(|origin| origin.weight == 0) {
         let fix = "give at least one a weight above 0";

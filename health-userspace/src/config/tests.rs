@@ -889,6 +889,7 @@ listen = "0.0.0.0:9911"
 [[service]]
 name = "lonely"
 mode = "enforce"
+vips = ["10.0.9.9:443"]
 [[service.origin]]
 name = "a"
 address = "10.0.1.10:443"
@@ -925,6 +926,7 @@ weight = 0
         `listen` = 0.0.0.0:9911 can be reached from outside, without TLS or tokens
         service `lonely` has no standby: when `a` fails, nothing else can serve
         service `lonely` only observes, because the node does
+        service `lonely` only observes: its virtual addresses lead nowhere
         check `lonely/http` asks for `/`, often the heaviest page of a site
         check `lonely/http` has an address in its url, so no name is sent and checked
         check `http`: timeout 9s is longer than its interval 5s

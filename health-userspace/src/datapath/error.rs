@@ -50,8 +50,18 @@ pub enum DatapathError {
         program: &'static str,
         /// Least kernel.
         needs: &'static str,
-        /// The verifier's log is in here.
+        /// Why.
         source: Box<ProgramError>,
+    },
+    /// The verifier refused a program. Not for want of a right: that is said before it looks.
+    #[error("the kernel's verifier refuses program `{program}`, which needs Linux {needs}; its last words:\n{words}")]
+    Verifier {
+        /// Which.
+        program: &'static str,
+        /// Least kernel.
+        needs: &'static str,
+        /// The end of its log.
+        words: String,
     },
     /// A program could not be attached.
     #[error("cannot attach program `{program}` to {target}")]
@@ -229,29 +239,5 @@ impl DatapathError {
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::MapWrite { .. } | Self::MapRead { .. })
-    }
-    /// Whether the verifier refused a program. It says `EACCES` of much that it does not like, which no permission mends.
-    #[must_use]
-    pub fn is_of_verifier(&self) -> bool {
-        let Self::Program { source, .. } = self else { return false };
-        matches!(&**source, ProgramError::LoadError { verifier_log, .. } if !verifier_log.to_string().is_empty())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::exit::{Exit, Failure};
-    use aya_obj::VerifierLog;
-
-    #[test]
-    fn what_the_verifier_does_not_like_is_no_want_of_permission() {
-        let refused = |log: &str| {
-            let io_error = io::Error::from(io::ErrorKind::PermissionDenied);
-            let source = Box::new(ProgramError::LoadError { io_error, verifier_log: VerifierLog::new(log.to_owned()) });
-            Failure::of(DatapathError::Program { program: "egress", needs: "6.1", source }).exit
-        };
-        assert_eq!(refused("combined stack size of 4 calls is 544. Too large"), Exit::Failed);
-        assert_eq!(refused(""), Exit::NoPermission, "it never came to the verifier");
     }
 }

@@ -57,6 +57,7 @@ use health_core::Timestamp;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::{DatapathError, attach, raw::RawMap, sweep};
+use crate::report::HandoverReport;
 
 /// Another layout's directory, locked by this daemon.
 #[derive(Debug)]
@@ -115,6 +116,12 @@ pub struct Handover {
     pub flows: u64,
 }
 
+impl From<Handover> for HandoverReport {
+    fn from(Handover { abi, flows }: Handover) -> Self {
+        Self { abi, flows }
+    }
+}
+
 /// All other layouts with pins below `pin_dir`, locked.
 ///
 /// # Errors
@@ -136,6 +143,24 @@ pub(super) fn find(pin_dir: &Path) -> Result<Others, DatapathError> {
     }
     others.sort_by_key(|other| other.abi);
     Ok(Others(Arc::new(Mutex::new(others))))
+}
+
+/// The same as [`find`] for whoever only looks: nothing is locked, and what can't be read is left out.
+pub(super) fn seen(pin_dir: &Path, now: Timestamp) -> Vec<Handover> {
+    let homes = fs::read_dir(pin_dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut seen: Vec<Handover> = homes
+        .filter_map(|home| {
+            let abi = home.file_name().and_then(|name| number(&name.to_string_lossy()))?;
+            (abi != ABI_VERSION).then(|| Handover { abi, flows: live_below(&home, now) })
+        })
+        .collect();
+    seen.sort_by_key(|other| other.abi);
+    seen
+}
+
+/// Redirected flows of a layout that live.
+fn live_below(home: &Path, now: Timestamp) -> u64 {
+    [map::MOVED_OUT_V4, map::MOVED_OUT_V6].iter().map(|name| live_in(&home.join(name), now)).sum()
 }
 
 /// The number in a directory's name.
@@ -169,7 +194,7 @@ impl Other {
 
     /// Redirected flows of it that live: not ended, and seen within the time after which the sweeper gives a flow up.
     pub(super) fn live(&self, now: Timestamp) -> u64 {
-        [map::MOVED_OUT_V4, map::MOVED_OUT_V6].iter().map(|name| live_in(&self.home.join(name), now)).sum()
+        live_below(&self.home, now)
     }
 
     /// Removes its programs and pins.

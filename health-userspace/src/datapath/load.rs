@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::{Ebpf, EbpfLoader, VerifierLogLevel, programs::Program};
+use aya::{
+    Ebpf, EbpfLoader, VerifierLogLevel,
+    programs::{Program, ProgramError},
+};
 use health_common::map;
 use nix::{
     fcntl::{Flock, FlockArg},
@@ -17,6 +20,9 @@ use super::{
     DatapathError,
     maps::{self, Maps},
 };
+
+/// Lines of a verifier's log that are shown.
+const WORDS_LINES: usize = 8;
 
 /// The kernel half, as built beside this crate.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sluice.bpf.o"));
@@ -140,19 +146,39 @@ pub(super) fn load(pins: &Pins, sizes: &Sizes) -> Result<(Ebpf, bool), DatapathE
     let mut ebpf = loader.load(OBJECT).map_err(|source| DatapathError::Object(Box::new(source)))?;
     for (program, needs) in PROGRAMS {
         let found = ebpf.program_mut(program).ok_or(DatapathError::Missing { name: program })?;
-        load_program(found).map_err(|source| DatapathError::Program { program, needs, source: Box::new(source) })?;
+        load_program(found).map_err(|source| refused(program, needs, source))?;
     }
     Ok((ebpf, adopted))
 }
 
-fn load_program(program: &mut Program) -> Result<(), aya::programs::ProgramError> {
+/// Why a program was not loaded. What the verifier says has its log; whatever number comes with it (mostly EACCES), no right
+/// is missing then.
+fn refused(program: &'static str, needs: &'static str, source: ProgramError) -> DatapathError {
+    let log = match &source {
+        ProgramError::LoadError { verifier_log, .. } => verifier_log.to_string(),
+        _ => String::new(),
+    };
+    match last_words(&log) {
+        Some(words) => DatapathError::Verifier { program, needs, words },
+        None => DatapathError::Program { program, needs, source: Box::new(source) },
+    }
+}
+
+/// The end of a verifier's log, where it says what it takes exception to. `None` if it has not looked at the program.
+fn last_words(log: &str) -> Option<String> {
+    let lines: Vec<&str> = log.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let last = lines.get(lines.len().saturating_sub(WORDS_LINES)..)?;
+    (!last.is_empty()).then(|| last.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n"))
+}
+
+fn load_program(program: &mut Program) -> Result<(), ProgramError> {
     match program {
         Program::SchedClassifier(program) => program.load(),
         Program::Xdp(program) => program.load(),
         Program::SockOps(program) => program.load(),
         Program::CgroupSockAddr(program) => program.load(),
         Program::CgroupSock(program) => program.load(),
-        _ => Err(aya::programs::ProgramError::UnexpectedProgramType),
+        _ => Err(ProgramError::UnexpectedProgramType),
     }
 }
 
@@ -166,9 +192,40 @@ pub(super) fn program_fd(ebpf: &Ebpf, name: &'static str) -> Result<OwnedFd, Dat
         Program::SockOps(program) => program.fd(),
         Program::CgroupSockAddr(program) => program.fd(),
         Program::CgroupSock(program) => program.fd(),
-        _ => Err(aya::programs::ProgramError::UnexpectedProgramType),
+        _ => Err(ProgramError::UnexpectedProgramType),
     };
     let link = |source| DatapathError::Link { link: name.to_owned(), source };
     let fd = fd.map_err(|error| link(std::io::Error::other(error)))?;
     fd.as_fd().try_clone_to_owned().map_err(link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Exit, Failure};
+    use aya_obj::VerifierLog;
+    use std::io;
+
+    /// EACCES is what the verifier answers, and root gets it like everybody else.
+    fn failure(log: &str) -> Failure {
+        let io_error = io::Error::from(io::ErrorKind::PermissionDenied);
+        let source = ProgramError::LoadError { io_error, verifier_log: VerifierLog::new(log.to_owned()) };
+        Failure::of(refused("egress", "6.1", source))
+    }
+
+    #[test]
+    fn what_the_verifier_does_not_like_is_no_want_of_permission() {
+        let log = ["func#0 @0", "0: R1=ctx() R10=fp0", "", "combined stack size of 4 calls is 544. Too large", ""];
+        let shown = failure(&log.join("\n"));
+        assert_eq!(shown.exit, Exit::Failed);
+        assert!(shown.message.contains("`egress`"), "{shown}");
+        assert!(shown.message.ends_with("\n  combined stack size of 4 calls is 544. Too large"), "{shown}");
+        let cut = failure(&["a line"; 1000].join("\n"));
+        assert_eq!(cut.message.matches("\n  a line").count(), WORDS_LINES);
+    }
+
+    #[test]
+    fn what_never_came_to_the_verifier_is_what_the_kernel_says() {
+        assert_eq!([failure("").exit, failure("\n \n").exit], [Exit::NoPermission; 2]);
+    }
 }

@@ -16,13 +16,13 @@ use health_common::{
 use health_core::{Timestamp, engine::Streak};
 
 use super::{
-    DatapathError, attach,
+    DatapathError, attach, handover,
     maps::{self, Maps},
     read, registry, sys,
 };
 use crate::{
     probe,
-    report::{FrontendReport, MapEntry, MapReport, MapsReport, OriginEntry, ProgramReport, TripReport},
+    report::{FrontendReport, HandoverReport, MapEntry, MapReport, MapsReport, OriginEntry, ProgramReport, TripReport},
 };
 
 /// Reads everything.
@@ -37,13 +37,13 @@ pub fn maps_report(pin_dir: &Path) -> Result<MapsReport, DatapathError> {
     let node = maps.node.get(&0, 0).map_err(|source| maps::read_error(map::NODE, source))?;
     Ok(MapsReport {
         abi: ABI_VERSION,
-        daemon_pid: None,
         programs: programs(pin_dir),
+        handovers: handover::seen(pin_dir, now).into_iter().map(HandoverReport::from).collect(),
         maps: memory(pin_dir, &maps)?,
         frontends: frontends(&maps, &names)?,
         origins: origins(&maps, &names, now)?,
         last_daemon_pid: Some(node.daemon_pid),
-        daemon_gone_ms: None,
+        ..MapsReport::default()
     })
 }
 

@@ -58,7 +58,13 @@ pub fn overview(report: &MapsReport, abi: u32, gone: Option<Gone>, look: &Look) 
         let place = program.interface.as_ref().map_or_else(String::new, |interface| format!(" ({interface})"));
         Weight::Alarm.paint(&format!("!! not attached: {}{place}", program.name), look.colour) + "\n"
     });
-    parts.join("  ") + "\n" + &missing.collect::<String>() + &table.text()
+    let handovers = report.handovers.iter().map(|other| {
+        format!(
+            "handover: the programs of pins v{} serve {} redirected flows until those end\n",
+            other.abi, other.flows
+        )
+    });
+    parts.join("  ") + "\n" + &missing.chain(handovers).collect::<String>() + &table.text()
 }
 
 /// `sluice maps frontends`.
