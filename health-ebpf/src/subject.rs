@@ -366,7 +366,8 @@ pub extern "C" fn usable(id: u16) -> u32 {
 #[inline(always)]
 pub fn is_one_way(id: u16) -> bool {
     // SAFETY: as in `word!`.
-    maps::state(id).is_some_and(|state| atomic::load(unsafe { addr_of_mut!((*state).connected_ns) }) == OriginState::UNSEEN)
+    maps::state(id)
+        .is_some_and(|state| atomic::load(unsafe { addr_of_mut!((*state).connected_ns) }) == OriginState::UNSEEN)
 }
 
 #[inline(always)]

@@ -135,7 +135,9 @@ fn first<F: Family, H: Hook>(
             Choice::To(chosen) => {
                 attempt.flags |= chosen.flags;
                 attempt.tried(chosen.next);
-                if chosen.origin != meant.origin && moved::relocate::<F>(key, (meant.origin, chosen.origin), packet.flags) {
+                if chosen.origin != meant.origin
+                    && moved::relocate::<F>(key, (meant.origin, chosen.origin), packet.flags)
+                {
                     attempt.origin = chosen.origin;
                     attempt.flags |= MOVED;
                     count(if H::CLIENT { Count::SteeredClient } else { Count::SteeredEgress });
