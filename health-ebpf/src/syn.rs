@@ -113,14 +113,7 @@ fn first<F: Family, H: Hook>(
     let attempt = &mut maps::scratch()?.attempt;
     remember(ctx, packet, attempt);
     (attempt.syn_ns, attempt.origin, attempt.frontend) = (now, meant.origin, meant.frontend);
-    let address = u64::from(node.addr.0[3]);
-    let client = if H::CLIENT || cookie == 0 {
-        attempt.flags |= FORWARDED | if H::CLIENT { AT_CLIENT } else { 0 };
-        mix(address << 32 | u64::from(node.addr.0[1]))
-    } else {
-        mix(u64::from(node.port.0))
-    };
-    attempt.client = (client % SPREAD_BITS) as u8;
+    name_client::<H>(attempt, &node, cookie);
     let hash = hash(&node);
     // SAFETY: entries are written before the connection exists and not changed until the socket connects again.
     let noted = if cookie == 0 { None } else { unsafe { SOCKETS.get(cookie) } };
@@ -170,6 +163,18 @@ fn first<F: Family, H: Hook>(
         counters.steered += 1;
     }
     Some(on_its_way::<F, H>(ctx, packet, moves))
+}
+
+/// Whose attempt it is: a forwarded client is its address, a socket of this host its port.
+#[inline(always)]
+fn name_client<H: Hook>(attempt: &mut HalfOpen, node: &Endpoint, cookie: u64) {
+    let client = if H::CLIENT || cookie == 0 {
+        attempt.flags |= FORWARDED | if H::CLIENT { AT_CLIENT } else { 0 };
+        mix(u64::from(node.addr.0[3]) << 32 | u64::from(node.addr.0[1]))
+    } else {
+        mix(u64::from(node.port.0))
+    };
+    attempt.client = (client % SPREAD_BITS) as u8;
 }
 
 /// What a rescue needs to send the SYN again.
