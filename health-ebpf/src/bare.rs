@@ -13,7 +13,7 @@ use crate::{
 /// [`parse::network`] where nothing comes before IP: the device has said what the packet is.
 #[inline(always)]
 pub fn network(ctx: &Tc) -> Network {
-    if !parse::is_linear(ctx) {
+    if !parse::is_linear(ctx, 0) {
         return Network::Unread(SHORT);
     }
     // SAFETY: the context is a live `__sk_buff`. The field has 16 bits, in network byte order.
