@@ -13,6 +13,8 @@ pub const FILTER: &str = "filter";
 pub const FILTER_OURS: u8 = 1;
 /// Flows were redirected there. Set by the kernel.
 pub const FILTER_REDIRECTED: u8 = 2;
+/// Flows that had asked for it were redirected. Set by the kernel.
+pub const FILTER_LEFT: u8 = 4;
 /// `ARRAY` of [`crate::origin::Origin`]: written by userspace.
 pub const ORIGINS: &str = "origins";
 /// `ARRAY` of [`crate::origin::OriginState`]: written by the kernel.
@@ -43,6 +45,8 @@ pub const MOVED_BACK_V4: &str = "moved_back_v4";
 pub const MOVED_BACK_V6: &str = "moved_back_v6";
 /// `HASH` of socket cookies to [`crate::flow::Choice`].
 pub const SOCKETS: &str = "sockets";
+/// `ARRAY[1]` of a `u64`: entries of `sockets`. While there are none, nobody looks for one.
+pub const NOTES: &str = "notes";
 /// `HASH` of network namespace cookies whose sockets are steered.
 pub const NAMESPACES: &str = "namespaces";
 /// `HASH` of what `bypass` names: [`BypassKey`] to nothing.
@@ -162,6 +166,8 @@ impl Table {
     pub const EXCEED: u16 = 2;
     /// What finds no usable origin is refused at once, instead of going to an unusable one.
     pub const NO_PANIC: u16 = 4;
+    /// All slots are the address's own origin: whoever chooses, and whenever, chooses the same.
+    pub const OWN: u16 = 8;
 
     /// A slot's word.
     #[must_use]

@@ -17,7 +17,7 @@ use health_common::{
 };
 
 use crate::{
-    maps::{self, SOCKETS, count},
+    maps::{self, count},
     steer,
     subject::Subject,
 };
@@ -83,23 +83,20 @@ pub fn peer6(ctx: &SockAddrContext) -> Option<()> {
 #[inline(always)]
 pub fn release(ctx: &SockContext) {
     // SAFETY: the context is a live socket.
-    let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
-    // SAFETY: the socket is going, so nobody writes its entry.
-    let Some(choice) = (unsafe { SOCKETS.get(cookie) }) else { return };
+    let cookie = || unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
+    let Some(choice) = maps::note_of(cookie) else { return };
     if choice.flags & TRIAL != 0
         && let Some(subject) = Subject::find(choice.origin)
     {
         subject.trial_given_up(maps::now());
     }
-    maps::removed(SOCKETS.remove(cookie));
+    maps::forget_note(cookie);
 }
 
 #[inline(always)]
 fn asked_before(ctx: &SockAddrContext) -> Option<Endpoint> {
     // SAFETY: the context is live.
-    let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
-    // SAFETY: entries are written before the connection exists and not changed until the socket connects again.
-    let choice = unsafe { SOCKETS.get(cookie) }?;
+    let choice = maps::note_of(|| unsafe { bpf_get_socket_cookie(ctx.as_ptr()) })?;
     (choice.flags & MOVED != 0).then_some(choice.asked)
 }
 
@@ -160,16 +157,17 @@ fn steer(ctx: &SockAddrContext, asked: &Endpoint) -> Steered {
         return Steered::No;
     }
     // SAFETY: the context is live.
-    let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
+    let cookie = || unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
     // SAFETY: the helper takes no argument.
     let hash = unsafe { bpf_get_prandom_u32() } as u32;
-    let choice = steered_address(ctx, asked).map(|meant| (meant, steer::choose(meant.frontend, hash, maps::now())));
+    let choice = steered_address(ctx, asked).map(|meant| (meant, steer::choose(meant.frontend, hash, steer::NOW)));
     let (meant, chosen) = match choice {
-        Some((meant, steer::Choice::To(chosen))) => (meant, chosen),
+        // TC egress would choose the same: there is nothing to note.
+        Some((meant, steer::Choice::To(chosen))) if !chosen.is_settled => (meant, chosen),
         Some((_, steer::Choice::Refuse)) => return Steered::Refused,
-        Some((_, steer::Choice::Leave)) | None => {
+        Some((_, steer::Choice::To(_) | steer::Choice::Leave)) | None => {
             // The socket's last connect may have been steered; this one is not.
-            maps::removed(SOCKETS.remove(cookie));
+            maps::forget_note(cookie);
             return Steered::No;
         }
     };
@@ -177,7 +175,7 @@ fn steer(ctx: &SockAddrContext, asked: &Endpoint) -> Steered {
     let flags = chosen.flags | if moves { MOVED } else { 0 };
     let next = u16::from(chosen.next);
     let choice = Choice { asked: *asked, origin: chosen.origin, frontend: meant.frontend, flags, next };
-    if SOCKETS.insert(cookie, choice, 0).is_err() {
+    if !maps::note_for(cookie(), &choice) {
         // Without the note, TC egress would choose a second time: let it be the only one.
         count(Count::UpdateFailed);
         return Steered::No;

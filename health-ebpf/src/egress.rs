@@ -7,7 +7,7 @@ use aya_ebpf::programs::TcContext;
 use health_common::{
     cells::REQUEST_SHIFT,
     flow::{ANSWERED, AT_CLIENT, HalfOpen, MOVED, TRIAL},
-    map::Count,
+    map::{Count, FILTER_LEFT, FILTER_REDIRECTED},
     net::FlowKey,
     track::{self, ACK, Effects, FIN, RST, SYN},
 };
@@ -44,7 +44,8 @@ impl Hook for Client {
 /// A packet to an origin, perhaps.
 #[inline(always)]
 pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i32 {
-    if maps::filter(&packet.key.remote()) == 0 {
+    let known = maps::filter(&packet.key.remote());
+    if known == 0 {
         return PASS;
     }
     // No origin answers a SYN with FIN or RST, so that is no attempt either.
@@ -80,10 +81,7 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
             on_its_way::<F, H>(ctx, packet, false)
         };
     }
-    if maps::endpoint(&packet.key.remote()).is_none() {
-        return PASS;
-    }
-    let attempt = F::half_open().get_ptr(packet.key);
+    let attempt = F::half_open().get_ptr(&packet.key);
     if let Some(attempt) = attempt {
         // SAFETY: as for flows.
         let attempt = unsafe { &*attempt };
@@ -94,14 +92,23 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
         }
     }
     // Evicted from the flow table, a redirected flow still has its way.
-    if F::moved_out().get_ptr(packet.key).is_some() {
+    if known & FILTER_LEFT != 0 && F::moved_out().get_ptr(&packet.key).is_some() {
         return moved::send::<F, H>(ctx, packet);
     }
-    if attempt.is_none() && !H::CLIENT && F::moved_back().get_ptr(packet.key).is_none() && !is_bypassed(ctx) {
+    if maps::endpoint(&packet.key.remote()).is_none() {
+        return PASS;
+    }
+    if attempt.is_none() && !H::CLIENT && !is_redirected::<F>(known, &packet.key) && !is_bypassed(ctx) {
         // What was redirected where it arrived, and lost its mark on the way, was seen there.
         count(Count::PickedUp);
     }
     PASS
+}
+
+/// Whether a redirected flow has the tuple on the wire.
+#[inline(always)]
+fn is_redirected<F: Family>(known: u8, key: &F::Key) -> bool {
+    known & FILTER_REDIRECTED != 0 && F::moved_back().get_ptr(key).is_some()
 }
 
 /// More of a request whose last byte was sent in the same epoch: it would be taken out of that epoch's cell and put back.

@@ -33,6 +33,11 @@ pub fn ingress<F: Family, C: Context>(ctx: &C, packet: &Packet<F::Key>) -> i32 {
     {
         return redirected::<F, C>(ctx, packet, &way);
     }
+    // Of what answers a SYN there is usually no flow yet, and a look into the largest table is saved.
+    let is_answer = packet.segment.flags & SYN != 0;
+    if is_answer && F::half_open().get_ptr(packet.key).is_some() && maps::note::<F>(packet, &packet.key) {
+        return ANSWER_NOTED;
+    }
     if let Some(flow) = F::flows().get_ptr_mut(packet.key) {
         // SAFETY: as in `egress`.
         let flow = unsafe { &mut *flow };
@@ -42,7 +47,7 @@ pub fn ingress<F: Family, C: Context>(ctx: &C, packet: &Packet<F::Key>) -> i32 {
         }
         return if C::OBSERVES { of_flow::<F, C>(ctx, packet, &packet.key, flow) } else { PASS };
     }
-    if F::half_open().get_ptr(packet.key).is_some() && maps::note::<F>(packet, &packet.key) {
+    if !is_answer && F::half_open().get_ptr(packet.key).is_some() && maps::note::<F>(packet, &packet.key) {
         return ANSWER_NOTED;
     }
     PASS

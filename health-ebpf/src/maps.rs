@@ -4,20 +4,21 @@
 use core::arch::asm;
 
 use aya_ebpf::{
-    bindings::__sk_buff,
+    bindings::{__sk_buff, BPF_EXIST, BPF_NOEXIST},
     helpers::bpf_ktime_get_ns,
     macros::map,
     maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
 use health_common::{
     flow::{Choice, Flow, HalfOpen, Moved},
-    map::{BypassKey, CGROUP_LEVEL_MAX, Count, FILTER_REDIRECTED, Name, NameKey, Node, Selector, Service, Table},
+    map::{BypassKey, CGROUP_LEVEL_MAX, Count, FILTER_LEFT, FILTER_REDIRECTED, Name, NameKey, Node, Selector, Service, Table},
     net::{Endpoint, EndpointUse, FlowKey4, FlowKey6, PLACES},
     origin::{Counters, Origin, OriginState},
     trip::Usable,
 };
 
 use crate::{
+    atomic,
     build::Build,
     deliver::{self, WORDS},
     icmp::Quote,
@@ -63,7 +64,9 @@ static MOVED_BACK_V4: HashMap<FlowKey4, Moved> = HashMap::with_max_entries(262_1
 #[map(name = "moved_back_v6")]
 static MOVED_BACK_V6: HashMap<FlowKey6, Moved> = HashMap::with_max_entries(262_144, 0);
 #[map(name = "sockets")]
-pub static SOCKETS: HashMap<u64, Choice> = HashMap::with_max_entries(262_144, 0);
+static SOCKETS: HashMap<u64, Choice> = HashMap::with_max_entries(262_144, 0);
+#[map(name = "notes")]
+static NOTES: Array<u64> = Array::with_max_entries(1, 0);
 #[map(name = "namespaces")]
 static NAMESPACES: HashMap<u64, u32> = HashMap::with_max_entries(64, 0);
 #[map(name = "bypass")]
@@ -269,12 +272,57 @@ pub fn filter(key: &Endpoint) -> u8 {
     FILTER.get(key.place()).map_or(0, |&bits| bits)
 }
 
-/// Flows are redirected there from now on.
+/// Flows that ask for `asked` may be redirected to `to` from now on.
 #[inline(always)]
-pub fn redirects_to(key: &Endpoint) {
+pub fn redirects(asked: &Endpoint, to: &Endpoint) {
+    learn(asked, FILTER_LEFT);
+    learn(to, FILTER_REDIRECTED);
+}
+
+#[inline(always)]
+fn learn(key: &Endpoint, bit: u8) {
     if let Some(bits) = FILTER.get_ptr_mut(key.place()) {
-        // SAFETY: one byte. Userspace writes it before anything can be redirected there, other CPUs write the same.
-        unsafe { *bits |= FILTER_REDIRECTED };
+        // SAFETY: one byte, which userspace writes before anything can be redirected. Of two bits that two CPUs learn for the first
+        // time, at the same moment, one may be lost, until the next redirection: each asks for both.
+        unsafe {
+            if *bits & bit == 0 {
+                *bits |= bit;
+            }
+        }
+    }
+}
+
+/// What the connect hook noted for a socket.
+///
+/// Entries are written before the connection exists, and not changed until the socket connects again.
+#[inline(always)]
+pub fn note_of(cookie: impl Fn() -> u64) -> Option<Choice> {
+    if atomic::load(NOTES.get_ptr_mut(0)?) == 0 {
+        return None;
+    }
+    // SAFETY: as said above.
+    unsafe { SOCKETS.get(cookie()) }.copied()
+}
+
+/// Notes a choice for a socket. False when there is no room.
+#[inline(always)]
+pub fn note_for(cookie: u64, choice: &Choice) -> bool {
+    let Some(notes) = NOTES.get_ptr_mut(0) else { return false };
+    // Counted first: whoever looks must not be told that there is nothing.
+    atomic::add(notes, 1);
+    if SOCKETS.insert(cookie, choice, u64::from(BPF_NOEXIST)).is_ok() {
+        return true;
+    }
+    atomic::add(notes, 1_u64.wrapping_neg());
+    SOCKETS.insert(cookie, choice, u64::from(BPF_EXIST)).is_ok()
+}
+
+/// Forgets a socket's choice.
+#[inline(always)]
+pub fn forget_note(cookie: impl Fn() -> u64) {
+    let Some(notes) = NOTES.get_ptr_mut(0) else { return };
+    if atomic::load(notes) != 0 && SOCKETS.remove(cookie()).is_ok() {
+        atomic::add(notes, 1_u64.wrapping_neg());
     }
 }
 

@@ -3,7 +3,7 @@
 use aya_ebpf::{bindings::BPF_NOEXIST, programs::TcContext};
 use health_common::{
     flow::{FIXED, Flow, Moved, USED, USED_SHIFT, mix},
-    map::Count,
+    map::{Count, FILTER_LEFT, FILTER_REDIRECTED},
     net::{Be16, FlowKey},
     origin::Origin,
 };
@@ -128,7 +128,7 @@ pub fn relocate_noted<F: Family>(to: u16, flags: u16) -> bool {
         count(Count::MovedFull);
         return false;
     }
-    maps::redirects_to(&origin.endpoint);
+    maps::redirects(&key.remote(), &origin.endpoint);
     moved.to = origin.endpoint;
     (moved.node_port, _) = there.ports();
     if moved.node_port != own {
@@ -161,6 +161,9 @@ fn pick_port<F: Family>(there: &mut F::Key, own: Be16, direct: bool) -> bool {
 /// Whether no redirection uses the origin's side of a tuple. One that has ended gives it back.
 #[inline(always)]
 pub fn is_free<F: Family>(there: &F::Key) -> bool {
+    if maps::filter(&there.remote()) & FILTER_REDIRECTED == 0 {
+        return true;
+    }
     let Some(back) = F::moved_back().get_ptr(there) else { return true };
     // SAFETY: the map is preallocated.
     let primary = unsafe { there.with_remote(&(*back).to).with_node_port((*back).node_port) };
@@ -189,6 +192,9 @@ pub fn forget<F: Family>(key: &F::Key) {
 /// Forgets the redirection of a tuple.
 #[inline(always)]
 pub fn take_back<F: Family>(key: &F::Key) {
+    if maps::filter(&key.remote()) & FILTER_LEFT == 0 {
+        return;
+    }
     if let Some(moved) = F::moved_out().get_ptr(key) {
         // SAFETY: the map is preallocated.
         let wire = key.with_remote(unsafe { &(*moved).to }).with_node_port(unsafe { (*moved).node_port });

@@ -22,6 +22,8 @@ pub struct Chosen {
     pub flags: u16,
     /// Place among the armed standbys from which a rescue would go on.
     pub next: u8,
+    /// It is the address's own origin, and so would be any other choice.
+    pub is_settled: bool,
 }
 
 /// What to do with a new flow.
@@ -34,6 +36,10 @@ pub enum Choice {
     To(Chosen),
 }
 
+/// Instead of a time: read the clock if you need it.
+pub const NOW: u64 = 0;
+/// In a choice's word: [`Chosen::is_settled`].
+const SETTLED: u64 = 1 << 40;
 const LEAVE: u64 = u64::MAX;
 const REFUSE: u64 = u64::MAX - 1;
 /// In `how`: for an attempt that failed. Above: place from which to look, and the origin where it failed.
@@ -59,7 +65,12 @@ fn unpack(word: u64) -> Choice {
     match word {
         LEAVE => Choice::Leave,
         REFUSE => Choice::Refuse,
-        _ => Choice::To(Chosen { origin: word as u16, flags: (word >> 16) as u16, next: (word >> 32) as u8 }),
+        _ => Choice::To(Chosen {
+            origin: word as u16,
+            flags: (word >> 16) as u16,
+            next: (word >> 32) as u8,
+            is_settled: word & SETTLED != 0,
+        }),
     }
 }
 
@@ -100,6 +111,13 @@ pub extern "C" fn choose_word(frontend: u16, hash: u32, now: u64, how: u64) -> u
 #[inline(always)]
 fn for_new_flow(table: &Table, frontend: u16, slot: u16, hash: u32, now: u64) -> u64 {
     let Some(subject) = Subject::find(slot) else { return LEAVE };
+    let is_usable = usable(slot) != 0;
+    let is_observed = subject.origin.is(Origin::OBSERVE);
+    // What nearly all connections get.
+    if is_usable && table.own == slot && !is_observed {
+        return pack(slot, 0, 0) | if table.flags & Table::OWN != 0 { SETTLED } else { 0 };
+    }
+    let now = if now == NOW { maps::now() } else { now };
     // Slots don't name a blocked origin. Where its trials go on, they are done by its own address's flows. And once nobody has
     // renewed its lease they try it as well, and are its own again if it is well: no plan will say so.
     if table.own != slot
@@ -113,9 +131,8 @@ fn for_new_flow(table: &Table, frontend: u16, slot: u16, hash: u32, now: u64) ->
             return pack(table.own, 0, 0);
         }
     }
-    let is_usable = usable(slot) != 0;
     if is_usable {
-        if subject.origin.is(Origin::OBSERVE) && subject.trip_holds() {
+        if is_observed && subject.trip_holds() {
             count(Count::WithheldSteer);
             if let Some(counters) = maps::counters(slot) {
                 counters.withheld_moves += 1;

@@ -19,7 +19,7 @@ use health_common::{
 
 use crate::{
     egress::{Client, Egress, Hook, on_its_way},
-    maps::{self, Family, SOCKETS, V4, V6, count},
+    maps::{self, Family, V4, V6, count},
     moved,
     observe::{FULL_NOTED, PASS, REPEAT_NOTED, is_bypassed},
     parse::{Packet, TCP_LEN},
@@ -115,9 +115,8 @@ fn first<F: Family, H: Hook>(
     (attempt.syn_ns, attempt.origin, attempt.frontend) = (now, meant.origin, meant.frontend);
     name_client::<H>(attempt, &node, cookie);
     let hash = hash(&node);
-    // SAFETY: entries are written before the connection exists and not changed until the socket connects again.
-    let noted = if cookie == 0 { None } else { unsafe { SOCKETS.get(cookie) } };
-    if let Some(choice) = noted.filter(|choice| choice.origin == meant.origin) {
+    let noted = if cookie == 0 { None } else { maps::note_of(|| cookie) }.filter(|choice| choice.origin == meant.origin);
+    if let Some(choice) = noted {
         attempt.frontend = choice.frontend;
         attempt.flags |= choice.flags & TRIAL;
         attempt.tried(choice.next as u8);
@@ -157,7 +156,9 @@ fn first<F: Family, H: Hook>(
         count(Count::HalfOpenMade);
     }
     tell::note_for_event(&node);
-    let (id, own) = (attempt.origin, noted.is_none() && !steered);
+    // Who was sent elsewhere by the connect hook was asked there whether there is room.
+    let own = !steered && noted.is_none_or(|choice| choice.flags & MOVED == 0);
+    let id = attempt.origin;
     sent(id, now, u32::from(attempt.client), u32::from(attempt.flags & TRIAL != 0) | u32::from(own) << 1);
     if steered && let Some(counters) = maps::counters(id) {
         counters.steered += 1;

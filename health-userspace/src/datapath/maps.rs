@@ -14,7 +14,7 @@ use health_common::{
 use super::DatapathError;
 
 /// Names of all maps, in the order that `sluice maps` shows.
-pub(super) const ALL: [&str; 23] = [
+pub(super) const ALL: [&str; 24] = [
     map::ENDPOINTS,
     map::FILTER,
     map::SELECTORS,
@@ -32,6 +32,7 @@ pub(super) const ALL: [&str; 23] = [
     map::MOVED_BACK_V4,
     map::MOVED_BACK_V6,
     map::SOCKETS,
+    map::NOTES,
     map::NODE,
     map::NAMESPACES,
     map::BYPASS,
@@ -66,6 +67,7 @@ pub(super) struct Maps {
     pub(super) moved_back_v4: HashMap<MapData, FlowKey4, Moved>,
     pub(super) moved_back_v6: HashMap<MapData, FlowKey6, Moved>,
     pub(super) sockets: HashMap<MapData, u64, Choice>,
+    pub(super) notes: Array<MapData, u64>,
     pub(super) namespaces: HashMap<MapData, u64, u32>,
     pub(super) bypass: HashMap<MapData, BypassKey, u32>,
     pub(super) counts: PerCpuArray<MapData, u64>,
@@ -98,6 +100,7 @@ impl Maps {
             moved_back_v4: open(&home, map::MOVED_BACK_V4)?,
             moved_back_v6: open(&home, map::MOVED_BACK_V6)?,
             sockets: open(&home, map::SOCKETS)?,
+            notes: open(&home, map::NOTES)?,
             namespaces: open(&home, map::NAMESPACES)?,
             bypass: open(&home, map::BYPASS)?,
             counts: open(&home, map::COUNTS)?,

@@ -80,7 +80,7 @@ pub fn map_entries(pin_dir: &Path, name: &str) -> Result<Vec<MapEntry>, Datapath
             .into_iter()
             .map(|(count, n)| MapEntry { key: count.name().to_owned(), value: n.to_string() })
             .collect(),
-        map::NODE | map::SELECTORS | map::TABLES | map::ORIGINS | map::STATES | map::COUNTERS | map::SERVICES => {
+        map::NODE | map::NOTES | map::SELECTORS | map::TABLES | map::ORIGINS | map::STATES | map::COUNTERS | map::SERVICES => {
             arrays(&maps, &names, name)?
         }
         // A ring buffer's entries are gone once they are read.
@@ -95,6 +95,10 @@ fn arrays(maps: &Maps, names: &Names, name: &str) -> Result<Vec<MapEntry>, Datap
         map::NODE => {
             let node = maps.node.get(&0, 0).map_err(|source| maps::read_error(map::NODE, source))?;
             return Ok(vec![entry("0", format!("{node:?}"))]);
+        }
+        map::NOTES => {
+            let notes = maps.notes.get(&0, 0).map_err(|source| maps::read_error(map::NOTES, source))?;
+            return Ok(vec![entry("0", format!("{notes} sockets"))]);
         }
         map::SELECTORS | map::TABLES => NameKey::FRONTEND,
         map::SERVICES => NameKey::SERVICE,
@@ -304,7 +308,7 @@ fn used(maps: &Maps, name: &str) -> Option<u64> {
         map::BYPASS => maps.bypass.keys().flatten().count(),
         map::NAMES => maps.names.keys().flatten().count(),
         map::FILTER => maps.filter.iter().flatten().filter(|&bits| bits != 0).count(),
-        map::NODE => 1,
+        map::NODE | map::NOTES => 1,
         map::COUNTS => map::Count::ALL.len(),
         _ => return None,
     };

@@ -288,9 +288,12 @@ fn table(wish: &FrontendPlan, owner: Owner, generation: u32) -> Table {
         len += 1;
     }
     let mut slots = [0; health_common::SLOTS];
+    let mut all_own = true;
     for (slot, origin) in slots.iter_mut().zip(&wish.slots) {
         *slot = Table::slot(origin.0, generation);
+        all_own &= origin.0 == own;
     }
+    let flags = if all_own { flags | Table::OWN } else { flags };
     Table { slots, armed_len: len, armed_best: wish.armed_best.min(len), service, own, flags, armed }
 }
 

@@ -25,7 +25,7 @@ const INSTRUCTIONS_MAX: [(&str, u32); 16] = [
     ("inject", 6),
     ("peer4", 30),
     ("peer6", 40),
-    ("release", 130),
+    ("release", 150),
     ("timeout", 1_800),
     ("trivial", 4),
     ("xdp_ingress", 145_000),
