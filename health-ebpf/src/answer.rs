@@ -59,7 +59,7 @@ fn answer<F: Family, C: Context>(ctx: Option<&TcContext>) -> Option<i32> {
     let noted = F::noted(maps::scratch()?);
     let (packet, primary) = (&noted.packet, noted.primary);
     // SAFETY: LRU values are recycled, not freed, while a program runs.
-    let attempt = unsafe { &mut *F::half_open().get_ptr_mut(primary)? };
+    let attempt = unsafe { &mut *F::half_open().get_ptr_mut(&primary)? };
     // Of the origin that a rescue has left.
     let is_first = packet.key == primary && attempt.flags & MOVED != 0;
     if attempt.flags & ANSWERED != 0 {

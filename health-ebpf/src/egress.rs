@@ -52,7 +52,7 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
     if packet.segment.flags & (SYN | ACK | RST | FIN) == SYN {
         return if maps::note::<F>(packet, &packet.key) { SYN_NOTED } else { PASS };
     }
-    if let Some(flow) = F::flows().get_ptr_mut(packet.key) {
+    if let Some(flow) = F::flows().get_ptr_mut(&packet.key) {
         // SAFETY: LRU values are recycled, not freed, while a program runs: at worst another flow's count is off by one.
         let flow = unsafe { &mut *flow };
         if flow.flags & AT_CLIENT != 0 && !H::CLIENT {
@@ -145,5 +145,5 @@ fn answered_unseen<F: Family>(packet: &Packet<F::Key>, attempt: &HalfOpen) {
             subject.trial_void();
         }
     }
-    maps::gone(F::half_open().remove(packet.key), Count::HalfOpenRemoved);
+    maps::gone(F::half_open().remove(&packet.key), Count::HalfOpenRemoved);
 }

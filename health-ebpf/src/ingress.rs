@@ -35,10 +35,10 @@ pub fn ingress<F: Family, C: Context>(ctx: &C, packet: &Packet<F::Key>) -> i32 {
     }
     // Of what answers a SYN there is usually no flow yet, and a look into the largest table is saved.
     let is_answer = packet.segment.flags & SYN != 0;
-    if is_answer && F::half_open().get_ptr(packet.key).is_some() && maps::note::<F>(packet, &packet.key) {
+    if is_answer && F::half_open().get_ptr(&packet.key).is_some() && maps::note::<F>(packet, &packet.key) {
         return ANSWER_NOTED;
     }
-    if let Some(flow) = F::flows().get_ptr_mut(packet.key) {
+    if let Some(flow) = F::flows().get_ptr_mut(&packet.key) {
         // SAFETY: as in `egress`.
         let flow = unsafe { &mut *flow };
         if flow.flags & MOVED != 0 {
@@ -47,7 +47,7 @@ pub fn ingress<F: Family, C: Context>(ctx: &C, packet: &Packet<F::Key>) -> i32 {
         }
         return if C::OBSERVES { of_flow::<F, C>(ctx, packet, &packet.key, flow) } else { PASS };
     }
-    if !is_answer && F::half_open().get_ptr(packet.key).is_some() && maps::note::<F>(packet, &packet.key) {
+    if !is_answer && F::half_open().get_ptr(&packet.key).is_some() && maps::note::<F>(packet, &packet.key) {
         return ANSWER_NOTED;
     }
     PASS
@@ -85,12 +85,12 @@ fn back<F: Family>(key: &F::Key) -> Option<Back> {
 fn redirected<F: Family, C: Context>(ctx: &C, packet: &Packet<F::Key>, way: &Back) -> i32 {
     let primary = packet.key.with_remote(&way.asked).with_node_port(way.node_port);
     let mut verdict = PASS;
-    if let Some(flow) = F::flows().get_ptr_mut(primary) {
+    if let Some(flow) = F::flows().get_ptr_mut(&primary) {
         if C::OBSERVES {
             // SAFETY: as in `egress`.
             verdict = of_flow::<F, C>(ctx, packet, &primary, unsafe { &mut *flow });
         }
-    } else if F::half_open().get_ptr(primary).is_some() && maps::note::<F>(packet, &primary) {
+    } else if F::half_open().get_ptr(&primary).is_some() && maps::note::<F>(packet, &primary) {
         return ANSWER_NOTED;
     }
     if let Some(tc) = ctx.tc() {

@@ -27,7 +27,7 @@ const PORTS_FROM: u16 = 0x8000;
 /// Sends a packet of a redirected flow where it goes.
 #[inline(always)]
 pub fn send<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i32 {
-    let Some(moved) = F::moved_out().get_ptr_mut(packet.key) else {
+    let Some(moved) = F::moved_out().get_ptr_mut(&packet.key) else {
         return PASS;
     };
     // SAFETY: the map is preallocated; the entry of a live flow is not reused.
@@ -167,14 +167,14 @@ pub fn is_free<F: Family>(there: &F::Key) -> bool {
     let Some(back) = F::moved_back().get_ptr(there) else { return true };
     // SAFETY: the map is preallocated.
     let primary = unsafe { there.with_remote(&(*back).to).with_node_port((*back).node_port) };
-    if let Some(out) = F::moved_out().get_ptr(primary) {
+    if let Some(out) = F::moved_out().get_ptr(&primary) {
         // SAFETY: as above.
         let (ended_ns, seen_ns) = unsafe { ((*out).ended_ns, (*out).seen_ns) };
-        let named = F::flows().get_ptr(primary).is_some() || F::half_open().get_ptr(primary).is_some();
+        let named = F::flows().get_ptr(&primary).is_some() || F::half_open().get_ptr(&primary).is_some();
         if ended_ns == 0 && (named || maps::coarse_now().saturating_sub(seen_ns) < HELD_NS) {
             return false;
         }
-        maps::removed(F::moved_out().remove(primary));
+        maps::removed(F::moved_out().remove(&primary));
     }
     maps::removed(F::moved_back().remove(there));
     true

@@ -55,12 +55,12 @@ fn rescue<F: Family>(ctx: &TcContext) -> Option<i32> {
     let noted = F::noted(maps::scratch()?);
     let (packet, primary) = (&noted.packet, noted.primary);
     // SAFETY: LRU values are recycled, not freed, while a program runs.
-    let attempt = unsafe { &mut *F::half_open().get_ptr_mut(primary)? };
+    let attempt = unsafe { &mut *F::half_open().get_ptr_mut(&primary)? };
     if let Some(verdict) = turn::<F>(ctx, packet, &primary, attempt) {
         return Some(verdict);
     }
     let was_moved = attempt.flags & MOVED != 0;
-    maps::gone(F::half_open().remove(primary), Count::HalfOpenRemoved);
+    maps::gone(F::half_open().remove(&primary), Count::HalfOpenRemoved);
     if was_moved {
         moved::ended::<F>(&primary);
     }

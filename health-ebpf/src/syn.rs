@@ -269,7 +269,7 @@ fn again<F: Family, H: Hook>(ctx: &TcContext) -> Option<i32> {
     let noted = F::noted(maps::scratch()?);
     let packet = &noted.packet;
     // SAFETY: as for flows.
-    let attempt = unsafe { &mut *F::half_open().get_ptr_mut(packet.key)? };
+    let attempt = unsafe { &mut *F::half_open().get_ptr_mut(&packet.key)? };
     repeated::<F>(&packet.key, attempt);
     Some(on_its_way::<F, H>(ctx, packet, attempt.flags & MOVED != 0))
 }
