@@ -8,8 +8,8 @@
 
 use aya_ebpf::{
     EbpfContext,
-    bindings::TC_ACT_SHOT,
-    helpers::generated::bpf_skb_change_tail,
+    bindings::{__sk_buff, TC_ACT_SHOT},
+    helpers::generated::{bpf_ktime_get_coarse_ns, bpf_skb_change_tail},
     macros::{classifier, map},
     maps::{Array, ProgramArray},
     programs::TcContext,
@@ -90,6 +90,9 @@ pub fn wrapper(ctx: TcContext) -> i32 {
         unsafe { ((data + i * 8) as *mut u64).write_unaligned(*word) };
     }
     ctx.skb.set_mark(0);
+    // As the stack does with its own segments on their way out.
+    // SAFETY: the context is a live `__sk_buff`, the helper takes no argument.
+    unsafe { (*ctx.as_ptr().cast::<__sk_buff>()).tstamp = bpf_ktime_get_coarse_ns() };
     // SAFETY: the array holds programs of this type only.
     unsafe { PROGRAMS.tail_call(&ctx, script.target) };
     TC_ACT_SHOT

@@ -13,7 +13,7 @@ use health_common::{
 };
 
 use crate::{
-    context::packets,
+    context::{leaves_at, packets},
     maps::{self, Family, count},
     moved, nat,
     observe::{ACK_NOTED, PASS, SYN_NOTED, is_bypassed},
@@ -58,7 +58,7 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
         if flow.flags & AT_CLIENT != 0 && !H::CLIENT {
             return PASS;
         }
-        let effects = track::from_node(flow, &packet.segment, maps::now);
+        let effects = track::from_node(flow, &packet.segment, || now::<H>(ctx));
         let way = (flow.origin, flow.wire_port);
         let is_moved = flow.flags & MOVED != 0;
         let told = is_moved && moved::is_due(flow);
@@ -103,6 +103,12 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
         count(Count::PickedUp);
     }
     PASS
+}
+
+/// The time of a packet of the node's side.
+#[inline(always)]
+pub fn now<H: Hook>(ctx: &TcContext) -> u64 {
+    if H::CLIENT { maps::now() } else { leaves_at(ctx) }
 }
 
 /// Whether a redirected flow has the tuple on the wire.

@@ -3,7 +3,7 @@
 use aya_ebpf::{
     EbpfContext,
     bindings::{__sk_buff, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM},
-    helpers::generated::{bpf_csum_diff, bpf_redirect_neigh},
+    helpers::generated::{bpf_csum_diff, bpf_redirect_neigh, bpf_skb_store_bytes},
     programs::TcContext,
 };
 use aya_log_ebpf::debug;
@@ -34,11 +34,11 @@ pub struct Change<'a> {
 }
 
 /// A four-tuple that can be written into a packet.
-pub trait Rewrite: FlowKey {
+pub trait Rewrite: FlowKey + Sized {
     /// Version of its protocol.
     const IPV6: bool;
-    /// Writes `to` over the origin's address, which is the key's now. `None` when a helper refuses.
-    fn write_address(&self, ctx: &TcContext, l3: usize, l4: usize, side: Side, to: &Endpoint) -> Option<()>;
+    /// Writes `to` over the origin's address. `None` when a helper refuses.
+    fn write_address(ctx: &TcContext, packet: &Packet<Self>, side: Side, to: &Endpoint) -> Option<()>;
     /// The ports: the node's, the origin's.
     fn ports(&self) -> (Be16, Be16);
     /// Changes the node's port.
@@ -51,13 +51,21 @@ impl Rewrite for FlowKey4 {
     const IPV6: bool = false;
 
     #[inline(always)]
-    fn write_address(&self, ctx: &TcContext, l3: usize, l4: usize, side: Side, to: &Endpoint) -> Option<()> {
-        let (from, to_addr) = (self.remote.0, to.addr.low().0);
-        let checksum = l4 + TCP_CHECKSUM;
+    fn write_address(ctx: &TcContext, packet: &Packet<Self>, side: Side, to: &Endpoint) -> Option<()> {
+        let (from, to_addr) = (packet.key.remote.0, to.addr.low().0);
+        let checksum = usize::from(packet.l4) + TCP_CHECKSUM;
         ctx.l4_csum_replace(checksum, u64::from(from), u64::from(to_addr), u64::from(BPF_F_PSEUDO_HDR) | 4).ok()?;
-        ctx.l3_csum_replace(l3 + 10, u64::from(from), u64::from(to_addr), 4).ok()?;
-        let address = if side == Side::Source { 12 } else { 16 };
-        ctx.store(l3 + address, &to_addr, 0).ok()
+        // The header's checksum lies before the addresses: one write for both. Behind two bytes, for what is on the stack is
+        // written in aligned words.
+        let check = replaced(packet.check, from, to_addr);
+        let at = usize::from(packet.l3) + 10;
+        if side == Side::Source {
+            let bytes = Header { pad: 0, check, addresses: [to_addr] };
+            store(ctx, at, &bytes.check, 6)
+        } else {
+            let bytes = Header { pad: 0, check, addresses: [packet.key.node.0, to_addr] };
+            store(ctx, at, &bytes.check, 10)
+        }
     }
 
     #[inline(always)]
@@ -71,12 +79,40 @@ impl Rewrite for FlowKey4 {
     }
 }
 
+/// The end of an IPv4 header, from its checksum on.
+#[repr(C)]
+struct Header<const N: usize> {
+    pad: u16,
+    check: u16,
+    addresses: [u32; N],
+}
+
+/// Writes the `len` bytes that begin with `first` at an offset of the packet.
+#[inline(always)]
+fn store(ctx: &TcContext, at: usize, first: &u16, len: u32) -> Option<()> {
+    let from = core::ptr::from_ref(first).cast();
+    // SAFETY: callers have as many bytes there, which the verifier checks.
+    (unsafe { bpf_skb_store_bytes(ctx.as_ptr().cast(), at as u32, from, len, 0) } == 0).then_some(())
+}
+
+/// A checksum after a word that it covers was replaced (RFC 1624 §3, equation 3). In the packet's byte order throughout, which
+/// one's complement sums do not mind (RFC 1071 §2).
+#[inline(always)]
+fn replaced(check: u16, from: u32, to: u32) -> u16 {
+    let halves = |word: u32| (word & 0xffff) as u64 + (word >> 16) as u64;
+    let mut sum = (!check) as u64 + halves(!from) + halves(to);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    !(sum as u16)
+}
+
 impl Rewrite for FlowKey6 {
     const IPV6: bool = true;
 
     #[inline(always)]
-    fn write_address(&self, ctx: &TcContext, l3: usize, l4: usize, side: Side, to: &Endpoint) -> Option<()> {
-        let mut from = self.remote.0;
+    fn write_address(ctx: &TcContext, packet: &Packet<Self>, side: Side, to: &Endpoint) -> Option<()> {
+        let (l3, l4) = (usize::from(packet.l3), usize::from(packet.l4));
+        let mut from = packet.key.remote.0;
         let mut to_addr = to.addr.0;
         // SAFETY: both are 16 bytes on the stack.
         let difference = unsafe { bpf_csum_diff(from.as_mut_ptr(), 16, to_addr.as_mut_ptr(), 16, 0) };
@@ -102,9 +138,9 @@ impl Rewrite for FlowKey6 {
 /// Changes a packet's addresses. `None` when a helper refuses.
 #[inline(always)]
 pub fn rewrite<K: Rewrite>(ctx: &TcContext, packet: &Packet<K>, change: Change<'_>) -> Option<()> {
-    let (l3, l4) = (usize::from(packet.l3), usize::from(packet.l4));
+    let l4 = usize::from(packet.l4);
     let Change { side, to, node_port } = change;
-    packet.key.write_address(ctx, l3, l4, side, to)?;
+    K::write_address(ctx, packet, side, to)?;
     let (node, remote) = packet.key.ports();
     let (source, destination) = if side == Side::Source { (0, 2) } else { (2, 0) };
     port(ctx, l4, source, remote, to.port)?;

@@ -58,6 +58,8 @@ pub struct Packet<K> {
     pub header_len: u16,
     /// [`FIXED`]: its addresses can't be changed.
     pub flags: u16,
+    /// Checksum of the IPv4 header, as it stands there.
+    pub check: u16,
     /// Type of service or traffic class.
     pub tos: u8,
 }
@@ -239,6 +241,7 @@ pub fn v4<C: Context>(ctx: &C, l3: usize, direction: Direction) -> Result<Packet
     let header_len = words * 4;
     let total = u32::from(u16::from_be(word(start, 2)));
     let (from, to, tos) = (Be32(word(start, 12)), Be32(word(start, 16)), word::<u8>(start, 1));
+    let check = word(start, 10);
     let l4 = l3 + header_len;
     let l4_len = within(ctx, total, l3).and_then(|l3_len| l3_len.checked_sub(header_len as u32)).ok_or(SHORT)?;
     let (segment, source, destination, tcp_len) = tcp(ctx, l4, l4_len).ok_or(SHORT)?;
@@ -248,7 +251,7 @@ pub fn v4<C: Context>(ctx: &C, l3: usize, direction: Direction) -> Result<Packet
     };
     // Options of IPv4 may name addresses (RFC 791 §3.1).
     let flags = if header_len > IPV4_LEN { FIXED } else { tagged_out(l3, direction) };
-    Ok(Packet { key, segment, l3: l3 as u16, l4: l4 as u16, header_len: tcp_len, flags, tos })
+    Ok(Packet { key, segment, l3: l3 as u16, l4: l4 as u16, header_len: tcp_len, flags, check, tos })
 }
 
 /// Reads TCP over IPv6.
@@ -290,7 +293,7 @@ pub fn v6<C: Context>(ctx: &C, l3: usize, direction: Direction) -> Result<Packet
         Direction::Out => FlowKey6 { node: from, remote: to, node_port: source, remote_port: destination },
         Direction::In => FlowKey6 { node: to, remote: from, node_port: destination, remote_port: source },
     };
-    Ok(Packet { key, segment, l3: l3 as u16, l4: l4 as u16, header_len: tcp_len, flags, tos })
+    Ok(Packet { key, segment, l3: l3 as u16, l4: l4 as u16, header_len: tcp_len, flags, check: 0, tos })
 }
 
 const HOP_BY_HOP: u8 = 0;

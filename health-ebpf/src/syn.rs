@@ -18,7 +18,7 @@ use health_common::{
 };
 
 use crate::{
-    egress::{Client, Egress, Hook, on_its_way},
+    egress::{self, Client, Egress, Hook, on_its_way},
     maps::{self, Family, V4, V6, count},
     moved,
     observe::{FULL_NOTED, PASS, REPEAT_NOTED, is_bypassed},
@@ -109,7 +109,7 @@ fn first<F: Family, H: Hook>(
     let key = &packet.key;
     // The same tuple again, with another number: what was known of it is over (RFC 6191).
     moved::forget::<F>(key);
-    let (now, node) = (maps::now(), key.node());
+    let (now, node) = (egress::now::<H>(ctx), key.node());
     let attempt = &mut maps::scratch()?.attempt;
     remember(ctx, packet, attempt);
     (attempt.syn_ns, attempt.origin, attempt.frontend) = (now, meant.origin, meant.frontend);
