@@ -16,7 +16,7 @@ use crate::{
     nat::{self, Change, Rewrite, Side},
     observe::{ANSWER_NOTED, LOSER_NOTED, PASS, SIGNAL_NOTED},
     parse::Packet,
-    signals::{Signal, who},
+    signals::{self, Signal, who},
     subject::Subject,
 };
 
@@ -124,6 +124,9 @@ fn of_flow<F: Family, C: Context>(ctx: &C, packet: &Packet<F::Key>, key: &F::Key
         return PASS;
     }
     let class = if effects.has(Effects::RESPONSE) { status(ctx, packet) } else { 0 };
+    if signals::answered_well(flow, &effects, class, counters, coarse) {
+        return PASS;
+    }
     let Some(scratch) = maps::scratch() else { return PASS };
     scratch.signal = Signal {
         who: who(flow, class),

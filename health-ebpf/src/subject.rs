@@ -139,7 +139,7 @@ impl Subject {
     pub fn syn_done(&self, syn_ns: u64) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).syn_cells) }.cast::<u64>();
-        cells::done(cells, SYN_CELLS, SYN_SHIFT, syn_ns, self.origin.syn_timeout_ns);
+        cells::done(cells, SYN_CELLS, SYN_SHIFT, syn_ns, self.origin.syn_timeout_ns, maps::coarse_now());
     }
 
     /// A SYN was answered where we can't see it, or by nobody who counts: it says nothing.
@@ -199,7 +199,8 @@ impl Subject {
     pub fn request_done(&self, request_ns: u64) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).request_cells) }.cast::<u64>();
-        cells::done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, self.origin.response_timeout_ns);
+        let (timeout, now) = (self.origin.response_timeout_ns, maps::coarse_now());
+        cells::done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, timeout, now);
         // Nothing to take from while answers keep coming.
         let open = word!(self, requests_open);
         if atomic::load(open) != 0 {
@@ -215,10 +216,35 @@ impl Subject {
         self.succeeded(REQUEST, request_ns, now, trial);
     }
 
+    /// Whether nothing speaks against it, and nobody waits longer than usual: then an answer in time changes no word but those
+    /// of [`Subject::answered_well`].
+    #[inline(always)]
+    pub fn is_spotless(&self) -> bool {
+        !self.origin.is(Origin::BLOCKED)
+            && atomic::load(word!(self, trip))
+                | atomic::load(word!(self, request_failures))
+                | atomic::load(word!(self, requests_open))
+                == 0
+    }
+
+    /// [`Subject::answered`] and [`Subject::request_done`] of a spotless origin.
+    #[inline(always)]
+    pub fn answered_well(&self, request_ns: u64, coarse_ns: u64) {
+        // SAFETY: as in `word!`.
+        let cells = unsafe { addr_of_mut!((*self.state).request_cells) }.cast::<u64>();
+        cells::done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, self.origin.response_timeout_ns, coarse_ns);
+        self.answers_at(coarse_ns);
+    }
+
     /// The first response byte came in time, but it began an error: no silence, no success.
     #[inline(always)]
     pub fn answered_badly(&self, now: u64) {
         clear(word!(self, requests_open));
+        self.answers_at(now);
+    }
+
+    #[inline(always)]
+    fn answers_at(&self, now: u64) {
         // Read by epochs of 33 ms, so a step of 4 ms is fine enough and spares the other CPUs a dirty line per answer.
         let coarse = now & !ANSWERED_STEP;
         if atomic::load(word!(self, answered_ns)) != coarse {

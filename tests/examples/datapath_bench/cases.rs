@@ -31,7 +31,7 @@ pub(crate) const CASES: [(&str, Case); 11] = [
 ];
 
 /// Tuples of a batch that stays in the cache.
-const BATCH_LOG2: u32 = 8;
+const BATCH_LOG2: u32 = 6;
 const BATCH_ROUNDS: u32 = 101;
 /// Packets of a round where flows last; at least one of each flow.
 const STEADY_LOG2: u32 = 18;
