@@ -117,7 +117,9 @@ fn of_flow<F: Family, C: Context>(ctx: &C, packet: &Packet<F::Key>, key: &F::Key
     let Some(counters) = maps::counters(flow.origin) else { return PASS };
     counters.pkts_in += ctx.packets();
     counters.bytes_in += u64::from(segment.len);
-    if !effects.has(Effects::RST_SUSPECT | Effects::RST_FORGED | Effects::FORGED) {
+    let is_theirs = !effects.has(Effects::RST_SUSPECT | Effects::RST_FORGED | Effects::FORGED);
+    if is_theirs && counters.seen_ns != coarse {
+        counters.seen_ns = coarse;
         Subject::seen_by_id(flow.origin, coarse);
     }
     if effects.bits == 0 {
