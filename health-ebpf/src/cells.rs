@@ -2,7 +2,7 @@
 
 use health_common::cells::{Cell, ONE_DONE, ONE_SENT};
 
-use crate::atomic;
+use crate::{atomic, maps};
 
 /// The place of a time in a ring whose length is a power of two.
 #[inline(always)]

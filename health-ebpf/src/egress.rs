@@ -44,8 +44,7 @@ impl Hook for Client {
 /// A packet to an origin, perhaps.
 #[inline(always)]
 pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i32 {
-    let known = maps::filter(&packet.key.remote());
-    if known == 0 {
+    if maps::filter(&packet.key.remote()) == 0 {
         return PASS;
     }
     // No origin answers a SYN with FIN or RST, so that is no attempt either.
@@ -91,6 +90,8 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
             return ACK_NOTED;
         }
     }
+    // Asked again, for what lives across the look for a flow takes of the stack.
+    let known = maps::filter(&packet.key.remote());
     // Evicted from the flow table, a redirected flow still has its way.
     if known & FILTER_LEFT != 0 && F::moved_out().get_ptr(&packet.key).is_some() {
         return moved::send::<F, H>(ctx, packet);

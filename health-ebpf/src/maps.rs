@@ -11,7 +11,10 @@ use aya_ebpf::{
 };
 use health_common::{
     flow::{Choice, Flow, HalfOpen, Moved},
-    map::{BypassKey, CGROUP_LEVEL_MAX, Count, FILTER_LEFT, FILTER_REDIRECTED, Name, NameKey, Node, Selector, Service, Table},
+    map::{
+        BypassKey, CGROUP_LEVEL_MAX, Count, FILTER_LEFT, FILTER_REDIRECTED, Name, NameKey, Node, Selector, Service,
+        Table,
+    },
     net::{Endpoint, EndpointUse, FlowKey4, FlowKey6, PLACES},
     origin::{Counters, Origin, OriginState},
     trip::Usable,

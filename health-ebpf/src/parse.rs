@@ -127,8 +127,9 @@ in_one!(u32, "{word} = *(u32 *)({at} + 0)");
 impl Word for Addr {
     #[inline(always)]
     unsafe fn load(at: usize) -> Self {
+        // By single bytes, in spite of the above: words in registers would need more of the stack than is left.
         // SAFETY: as the caller says.
-        unsafe { Self([word(at, 0), word(at, 4), word(at, 8), word(at, 12)]) }
+        unsafe { (at as *const Self).read_unaligned() }
     }
 }
 

@@ -115,7 +115,8 @@ fn first<F: Family, H: Hook>(
     (attempt.syn_ns, attempt.origin, attempt.frontend) = (now, meant.origin, meant.frontend);
     name_client::<H>(attempt, &node, cookie);
     let hash = hash(&node);
-    let noted = if cookie == 0 { None } else { maps::note_of(|| cookie) }.filter(|choice| choice.origin == meant.origin);
+    let noted =
+        if cookie == 0 { None } else { maps::note_of(|| cookie) }.filter(|choice| choice.origin == meant.origin);
     if let Some(choice) = noted {
         attempt.frontend = choice.frontend;
         attempt.flags |= choice.flags & TRIAL;

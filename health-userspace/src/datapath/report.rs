@@ -80,9 +80,14 @@ pub fn map_entries(pin_dir: &Path, name: &str) -> Result<Vec<MapEntry>, Datapath
             .into_iter()
             .map(|(count, n)| MapEntry { key: count.name().to_owned(), value: n.to_string() })
             .collect(),
-        map::NODE | map::NOTES | map::SELECTORS | map::TABLES | map::ORIGINS | map::STATES | map::COUNTERS | map::SERVICES => {
-            arrays(&maps, &names, name)?
-        }
+        map::NODE
+        | map::NOTES
+        | map::SELECTORS
+        | map::TABLES
+        | map::ORIGINS
+        | map::STATES
+        | map::COUNTERS
+        | map::SERVICES => arrays(&maps, &names, name)?,
         // A ring buffer's entries are gone once they are read.
         _ => Vec::new(),
     })
