@@ -25,10 +25,10 @@ pub fn sent(ring: *mut u64, cells: usize, shift: u32, now: u64, folded: *mut u64
 
 /// An attempt is over. In a cell that counts as overdue already it stays a failure: totals never step back.
 #[inline(always)]
-pub fn done(ring: *mut u64, cells: usize, shift: u32, sent_ns: u64, timeout_ns: u64, now_ns: u64) {
+pub fn done(ring: *mut u64, cells: usize, shift: u32, sent_ns: u64, timeout_ns: u64, now: impl Fn() -> u64) {
     let epoch = sent_ns >> shift;
     let overdue_ns = ((epoch + 1) << shift).saturating_add(timeout_ns);
-    if timeout_ns != 0 && now_ns >= overdue_ns {
+    if timeout_ns != 0 && now() >= overdue_ns {
         return;
     }
     let cell = place(ring, cells, epoch);

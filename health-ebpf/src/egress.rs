@@ -60,7 +60,9 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
         let effects = track::from_node(flow, &packet.segment, || now::<H>(ctx));
         let way = (flow.origin, flow.wire_port);
         let is_moved = flow.flags & MOVED != 0;
-        let told = is_moved && moved::is_due(flow);
+        if is_moved && moved::is_due(flow) {
+            moved::used::<F>(&packet.key);
+        }
         if let Some(counters) = maps::counters(flow.origin) {
             counters.pkts_out += packets(ctx);
             counters.bytes_out += u64::from(packet.segment.len);
@@ -70,9 +72,6 @@ pub fn egress<F: Family, H: Hook>(ctx: &TcContext, packet: &Packet<F::Key>) -> i
             if effects.has(Effects::CLOSED) {
                 moved::end::<F>(&packet.key, is_moved);
             }
-        }
-        if told {
-            moved::used::<F>(&packet.key);
         }
         return if is_moved {
             moved::send_to::<F, H>(ctx, packet, way)

@@ -139,7 +139,7 @@ impl Subject {
     pub fn syn_done(&self, syn_ns: u64) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).syn_cells) }.cast::<u64>();
-        cells::done(cells, SYN_CELLS, SYN_SHIFT, syn_ns, self.origin.syn_timeout_ns, maps::coarse_now());
+        cells::done(cells, SYN_CELLS, SYN_SHIFT, syn_ns, self.origin.syn_timeout_ns, maps::coarse_now);
     }
 
     /// A SYN was answered where we can't see it, or by nobody who counts: it says nothing.
@@ -199,8 +199,8 @@ impl Subject {
     pub fn request_done(&self, request_ns: u64) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).request_cells) }.cast::<u64>();
-        let (timeout, now) = (self.origin.response_timeout_ns, maps::coarse_now());
-        cells::done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, timeout, now);
+        let timeout = self.origin.response_timeout_ns;
+        cells::done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, timeout, maps::coarse_now);
         // Nothing to take from while answers keep coming.
         let open = word!(self, requests_open);
         if atomic::load(open) != 0 {
@@ -232,7 +232,7 @@ impl Subject {
     pub fn answered_well(&self, request_ns: u64, coarse_ns: u64) {
         // SAFETY: as in `word!`.
         let cells = unsafe { addr_of_mut!((*self.state).request_cells) }.cast::<u64>();
-        cells::done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, self.origin.response_timeout_ns, coarse_ns);
+        cells::done(cells, REQUEST_CELLS, REQUEST_SHIFT, request_ns, self.origin.response_timeout_ns, || coarse_ns);
         self.answers_at(coarse_ns);
     }
 
