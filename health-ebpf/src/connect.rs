@@ -18,7 +18,7 @@ use health_common::{
 
 use crate::{
     maps::{self, count},
-    steer,
+    notes, steer,
     subject::Subject,
 };
 
@@ -84,19 +84,19 @@ pub fn peer6(ctx: &SockAddrContext) -> Option<()> {
 pub fn release(ctx: &SockContext) {
     // SAFETY: the context is a live socket.
     let cookie = || unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
-    let Some(choice) = maps::note_of(cookie) else { return };
+    let Some(choice) = notes::find(cookie) else { return };
     if choice.flags & TRIAL != 0
         && let Some(subject) = Subject::find(choice.origin)
     {
         subject.trial_given_up(maps::now());
     }
-    maps::forget_note(cookie);
+    notes::forget(cookie);
 }
 
 #[inline(always)]
 fn asked_before(ctx: &SockAddrContext) -> Option<Endpoint> {
     // SAFETY: the context is live.
-    let choice = maps::note_of(|| unsafe { bpf_get_socket_cookie(ctx.as_ptr()) })?;
+    let choice = notes::find(|| unsafe { bpf_get_socket_cookie(ctx.as_ptr()) })?;
     (choice.flags & MOVED != 0).then_some(choice.asked)
 }
 
@@ -167,7 +167,7 @@ fn steer(ctx: &SockAddrContext, asked: &Endpoint) -> Steered {
         Some((_, steer::Choice::Refuse)) => return Steered::Refused,
         Some((_, steer::Choice::To(_) | steer::Choice::Leave)) | None => {
             // The socket's last connect may have been steered; this one is not.
-            maps::forget_note(cookie);
+            notes::forget(cookie);
             return Steered::No;
         }
     };
@@ -175,7 +175,7 @@ fn steer(ctx: &SockAddrContext, asked: &Endpoint) -> Steered {
     let flags = chosen.flags | if moves { MOVED } else { 0 };
     let next = u16::from(chosen.next);
     let choice = Choice { asked: *asked, origin: chosen.origin, frontend: meant.frontend, flags, next };
-    if !maps::note_for(cookie(), &choice) {
+    if !notes::leave(cookie(), &choice) {
         // Without the note, TC egress would choose a second time: let it be the only one.
         count(Count::UpdateFailed);
         return Steered::No;

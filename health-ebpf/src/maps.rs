@@ -4,13 +4,13 @@
 use core::arch::asm;
 
 use aya_ebpf::{
-    bindings::{__sk_buff, BPF_EXIST, BPF_NOEXIST},
+    bindings::__sk_buff,
     helpers::bpf_ktime_get_ns,
     macros::map,
     maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
 use health_common::{
-    flow::{Choice, Flow, HalfOpen, Moved},
+    flow::{Flow, HalfOpen, Moved},
     map::{
         BypassKey, CGROUP_LEVEL_MAX, Count, FILTER_LEFT, FILTER_REDIRECTED, Name, NameKey, Node, Selector, Service,
         Table,
@@ -21,7 +21,6 @@ use health_common::{
 };
 
 use crate::{
-    atomic,
     build::Build,
     deliver::{self, WORDS},
     icmp::Quote,
@@ -66,10 +65,6 @@ static MOVED_OUT_V6: HashMap<FlowKey6, Moved> = HashMap::with_max_entries(262_14
 static MOVED_BACK_V4: HashMap<FlowKey4, Moved> = HashMap::with_max_entries(262_144, 0);
 #[map(name = "moved_back_v6")]
 static MOVED_BACK_V6: HashMap<FlowKey6, Moved> = HashMap::with_max_entries(262_144, 0);
-#[map(name = "sockets")]
-static SOCKETS: HashMap<u64, Choice> = HashMap::with_max_entries(262_144, 0);
-#[map(name = "notes")]
-static NOTES: Array<u64> = Array::with_max_entries(1, 0);
 #[map(name = "namespaces")]
 static NAMESPACES: HashMap<u64, u32> = HashMap::with_max_entries(64, 0);
 #[map(name = "bypass")]
@@ -292,40 +287,6 @@ fn learn(key: &Endpoint, bit: u8) {
                 *bits |= bit;
             }
         }
-    }
-}
-
-/// What the connect hook noted for a socket.
-///
-/// Entries are written before the connection exists, and not changed until the socket connects again.
-#[inline(always)]
-pub fn note_of(cookie: impl Fn() -> u64) -> Option<Choice> {
-    if atomic::load(NOTES.get_ptr_mut(0)?) == 0 {
-        return None;
-    }
-    // SAFETY: as said above.
-    unsafe { SOCKETS.get(cookie()) }.copied()
-}
-
-/// Notes a choice for a socket. False when there is no room.
-#[inline(always)]
-pub fn note_for(cookie: u64, choice: &Choice) -> bool {
-    let Some(notes) = NOTES.get_ptr_mut(0) else { return false };
-    // Counted first: whoever looks must not be told that there is nothing.
-    atomic::add(notes, 1);
-    if SOCKETS.insert(cookie, choice, u64::from(BPF_NOEXIST)).is_ok() {
-        return true;
-    }
-    atomic::add(notes, 1_u64.wrapping_neg());
-    SOCKETS.insert(cookie, choice, u64::from(BPF_EXIST)).is_ok()
-}
-
-/// Forgets a socket's choice.
-#[inline(always)]
-pub fn forget_note(cookie: impl Fn() -> u64) {
-    let Some(notes) = NOTES.get_ptr_mut(0) else { return };
-    if atomic::load(notes) != 0 && SOCKETS.remove(cookie()).is_ok() {
-        atomic::add(notes, 1_u64.wrapping_neg());
     }
 }
 

@@ -20,7 +20,7 @@ use health_common::{
 use crate::{
     egress::{self, Client, Egress, Hook, on_its_way},
     maps::{self, Family, V4, V6, count},
-    moved,
+    moved, notes,
     observe::{FULL_NOTED, PASS, REPEAT_NOTED, is_bypassed},
     parse::{Packet, TCP_LEN},
     signals::blame,
@@ -115,8 +115,7 @@ fn first<F: Family, H: Hook>(
     (attempt.syn_ns, attempt.origin, attempt.frontend) = (now, meant.origin, meant.frontend);
     name_client::<H>(attempt, &node, cookie);
     let hash = hash(&node);
-    let noted =
-        if cookie == 0 { None } else { maps::note_of(|| cookie) }.filter(|choice| choice.origin == meant.origin);
+    let noted = if cookie == 0 { None } else { notes::find(|| cookie) }.filter(|choice| choice.origin == meant.origin);
     if let Some(choice) = noted {
         attempt.frontend = choice.frontend;
         attempt.flags |= choice.flags & TRIAL;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use health_common::{
     ABI_VERSION,
@@ -117,6 +118,11 @@ pub(super) fn events(pin_dir: &Path) -> Result<RingBuf<MapData>, DatapathError> 
 /// A map's pin, without its types.
 pub(super) fn raw(pin_dir: &Path, name: &'static str) -> Result<MapData, DatapathError> {
     MapData::from_pin(home(pin_dir).join(name)).map_err(|source| read_error(name, source))
+}
+
+/// The value of an array that has only one.
+pub(super) fn only<V: Pod>(name: &'static str, array: &Array<MapData, V>) -> Result<V, DatapathError> {
+    array.get(&0, 0).map_err(|source| read_error(name, source))
 }
 
 /// Wraps an error of a read.

@@ -32,7 +32,7 @@ pub(super) fn write(maps: &mut Maps, config: &Config) -> Result<(), DatapathErro
     for key in &wanted {
         maps.bypass.insert(key, 1, 0).map_err(|source| maps::write_error(map::BYPASS, source))?;
     }
-    let old = maps.node.get(&0, 0).map_err(|source| maps::read_error(map::NODE, source))?;
+    let old = maps::only(map::NODE, &maps.node)?;
     let node = Node {
         bypass_mark: bypass.mark,
         bypass_users: u32::from(!bypass.uids.is_empty()),

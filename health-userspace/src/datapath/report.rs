@@ -34,7 +34,7 @@ pub fn maps_report(pin_dir: &Path) -> Result<MapsReport, DatapathError> {
     let maps = open(pin_dir)?;
     let names = Names::read(&maps)?;
     let now = probe::now();
-    let node = maps.node.get(&0, 0).map_err(|source| maps::read_error(map::NODE, source))?;
+    let node = maps::only(map::NODE, &maps.node)?;
     Ok(MapsReport {
         abi: ABI_VERSION,
         programs: programs(pin_dir),
@@ -80,16 +80,9 @@ pub fn map_entries(pin_dir: &Path, name: &str) -> Result<Vec<MapEntry>, Datapath
             .into_iter()
             .map(|(count, n)| MapEntry { key: count.name().to_owned(), value: n.to_string() })
             .collect(),
-        map::NODE
-        | map::NOTES
-        | map::SELECTORS
-        | map::TABLES
-        | map::ORIGINS
-        | map::STATES
-        | map::COUNTERS
-        | map::SERVICES => arrays(&maps, &names, name)?,
         // A ring buffer's entries are gone once they are read.
-        _ => Vec::new(),
+        map::EVENTS | map::FILTER => Vec::new(),
+        _ => arrays(&maps, &names, name)?,
     })
 }
 
@@ -97,14 +90,8 @@ pub fn map_entries(pin_dir: &Path, name: &str) -> Result<Vec<MapEntry>, Datapath
 fn arrays(maps: &Maps, names: &Names, name: &str) -> Result<Vec<MapEntry>, DatapathError> {
     let entry = |key: &str, value: String| MapEntry { key: key.to_owned(), value };
     let kind = match name {
-        map::NODE => {
-            let node = maps.node.get(&0, 0).map_err(|source| maps::read_error(map::NODE, source))?;
-            return Ok(vec![entry("0", format!("{node:?}"))]);
-        }
-        map::NOTES => {
-            let notes = maps.notes.get(&0, 0).map_err(|source| maps::read_error(map::NOTES, source))?;
-            return Ok(vec![entry("0", format!("{notes} sockets"))]);
-        }
+        map::NODE => return Ok(vec![entry("0", format!("{:?}", maps::only(map::NODE, &maps.node)?))]),
+        map::NOTES => return Ok(vec![entry("0", format!("{} sockets", maps::only(map::NOTES, &maps.notes)?))]),
         map::SELECTORS | map::TABLES => NameKey::FRONTEND,
         map::SERVICES => NameKey::SERVICE,
         _ => NameKey::ORIGIN,
