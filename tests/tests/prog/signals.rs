@@ -1,7 +1,11 @@
 //! What packets count: handshakes, requests, ends.
 
+use std::time::Duration;
+
+use health_common::histogram::lower_bound;
 use health_common::map::{Count, Node};
 use health_common::origin::Origin;
+use nix::time::{ClockId, clock_gettime};
 
 use crate::support::kernel::{until, wait_ms};
 use crate::support::packet::{ACK, FIN, PSH, RST, SYN};
@@ -219,6 +223,34 @@ fn an_origin_that_is_out_answers_nobody_elsewhere() {
     liar.send(&kernel, ACK, 0, 0, 0);
     kernel.set_node(Node::default());
     assert_eq!(plan.conn(40_001).syn(&kernel).verdict, REDIRECT);
+}
+
+/// A segment that the stack paces leaves at the time that it is stamped with. A stamp of another clock is none.
+#[test]
+fn a_segment_of_the_stack_leaves_when_its_stamp_says() {
+    const MS: u64 = 1_000_000;
+    let plan = Plan::new(false);
+    let mut kernel = plan.load();
+    let (paced, other) = (plan.conn(40_000), plan.conn(40_001));
+    let now = clock_ns(ClockId::CLOCK_MONOTONIC);
+    kernel.run_stamped(Hook::Egress, &paced.syn_packet().bytes(), now + 100 * MS);
+    kernel.run_stamped(Hook::Egress, &other.syn_packet().bytes(), clock_ns(ClockId::CLOCK_REALTIME));
+    until("both are answered late", || clock_ns(ClockId::CLOCK_MONOTONIC) > now + 110 * MS);
+    let first_of = |kernel: &mut Kernel| {
+        let rtt = kernel.counters(A).rtt;
+        (samples(&rtt), rtt.iter().position(|&n| n > 0).map(lower_bound))
+    };
+    paced.syn_ack(&kernel);
+    let (n, rtt) = first_of(&mut kernel);
+    assert!(n == 1 && rtt.is_some_and(|ns| (8 * MS..80 * MS).contains(&ns)), "10 ms and little more: {rtt:?}");
+    other.syn_ack(&kernel);
+    let last = kernel.counters(A).rtt.iter().rposition(|&n| n > 0).map(lower_bound);
+    assert!(last.is_some_and(|ns| ns >= 90 * MS), "110 ms: {last:?}");
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock).expect("the clock is there");
+    Duration::from(time).as_nanos().try_into().expect("below 500 years")
 }
 
 /// P04 (d).

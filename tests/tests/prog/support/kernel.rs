@@ -30,6 +30,7 @@ const PACKET_MAX: usize = 2048;
 const DEADLINE: Duration = Duration::from_secs(5);
 // Offsets in `struct __sk_buff`.
 const MARK_OFFSET: usize = 8;
+const TSTAMP_OFFSET: usize = 152;
 const GSO_SEGS_OFFSET: usize = 164;
 const GSO_SIZE_OFFSET: usize = 176;
 const CONTEXT_LEN: usize = 192;
@@ -272,6 +273,13 @@ impl Loaded {
     pub(crate) fn run_marked(&self, hook: Hook, packet: &[u8], mark: u32) -> Run {
         let mut context = [0; CONTEXT_LEN];
         put(&mut context, MARK_OFFSET, mark);
+        self.run_in(hook, packet, &mut context)
+    }
+
+    /// Runs a packet that the stack has stamped (`skb->tstamp`).
+    pub(crate) fn run_stamped(&self, hook: Hook, packet: &[u8], stamp_ns: u64) -> Run {
+        let mut context = [0; CONTEXT_LEN];
+        context[TSTAMP_OFFSET..TSTAMP_OFFSET + 8].copy_from_slice(&stamp_ns.to_ne_bytes());
         self.run_in(hook, packet, &mut context)
     }
 
