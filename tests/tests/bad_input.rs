@@ -165,6 +165,7 @@ fn an_origin_behind_an_unlisted_interface_is_refused_with_its_name() -> Result<(
     Ok(())
 }
 
+/// P12 (d).
 #[test]
 fn a_second_daemon_is_refused_and_the_first_goes_on() -> Result<()> {
     let lab = Lab::new(ONE_LINK)?;

@@ -65,6 +65,7 @@ fn a_missing_interface_is_waited_for_and_said_once() -> Result<()> {
     wait_until("late0 is attached", 20 * SECOND, || attached().is_some_and(|hooks| hooks >= 1.0))
 }
 
+/// P12 (a).
 #[test]
 fn kill_under_load_loses_no_connection_and_the_next_start_adopts() -> Result<()> {
     let lab = Lab::new(ONE_LINK)?;

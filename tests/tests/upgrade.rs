@@ -127,6 +127,7 @@ fn handover(daemon: &Daemon, abi: u64, word: &str) -> bool {
     daemon.events().is_ok_and(|events| events.iter().any(is_it))
 }
 
+/// P12 (b).
 #[test]
 fn upgrade_and_downgrade_under_load_lose_no_connection() -> Result<()> {
     let lab = Lab::new(ONE_LINK)?;

@@ -92,6 +92,7 @@ fn chain(lab: &Lab, interface: &str) -> Result<Vec<String>> {
     Ok(chain?.1.iter().filter_map(|program| program.name_as_str().map(str::to_owned)).collect())
 }
 
+/// P12 (c).
 #[test]
 fn a_foreign_xdp_program_is_named_and_left_alone() -> Result<()> {
     let lab = Lab::new(ONE_LINK)?;

@@ -147,6 +147,41 @@ fn what_carries_the_bypass_mark_is_left_alone() {
 }
 
 #[test]
+fn p01_checks_that_end_with_a_reset_count_for_nobody_and_traffic_beside_them_counts() {
+    for last in [RST, FIN | ACK] {
+        let plan = Plan::new(false);
+        let mut kernel = plan.load();
+        kernel.set_node(Node { bypass_mark: 0x51, ..Node::default() });
+        for second in 0..120 {
+            // From the same address of the node: only the mark tells them apart.
+            let check = plan.conn(20_000 + second);
+            let out = |packet: Packet| kernel.run_marked(Hook::Egress, &packet.bytes(), 0x51);
+            out(check.syn_packet());
+            check.syn_ack(&kernel);
+            out(check.out(ACK, 0, 0, 0));
+            out(check.out(last, 0, 0, 0));
+            if last & FIN != 0 {
+                check.receive(&kernel, FIN | ACK, 0, 0, 1);
+                out(check.out(ACK, 1, 0, 1));
+            }
+            for client in 0..5 {
+                let conn = plan.conn(30_000 + second * 5 + client);
+                conn.handshake(&kernel);
+                conn.request(&kernel);
+                conn.respond(&kernel);
+                // What the node's side ends with is its own doing too.
+                conn.send(&kernel, RST, 100, 0, 100);
+            }
+        }
+        let resets: u64 = ["reset_early", "reset_mid", "reset_idle"].map(|kind| kernel.signal(A, kind)).iter().sum();
+        assert_eq!((resets, kernel.signal(A, "trips"), kernel.told()), (0, 0, vec![]));
+        let counted = ["syn", "synack", "request", "response", "local_drop"].map(|kind| kernel.signal(A, kind));
+        assert_eq!(counted, [600; 5], "the clients' and none of the checks'");
+        assert_eq!(kernel.entries(), [0; 4]);
+    }
+}
+
+#[test]
 fn a_check_on_a_tuple_of_old_traffic_meets_nothing_of_it() {
     let plan = Plan::new(false);
     let mut kernel = plan.load();
