@@ -52,8 +52,9 @@ pub struct Origin {
     pub connect_jiffies: u32,
     /// Largest segment that may be asked for on the way to it (MTU less the headers); 0: not known. Unit: bytes.
     pub mss_max: u32,
-    /// Always 0.
-    pub pad: u32,
+    /// So many SYNs lost one after the other, repeats counted, are silence to a re-steer, and not the network's doing; less than 2
+    /// mean 2.
+    pub silent_from: u32,
 }
 
 const _: () = assert!(size_of::<Origin>() == 128);

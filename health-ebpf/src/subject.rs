@@ -268,12 +268,15 @@ impl Subject {
     }
 
     /// Whether no handshake has succeeded since `syn_ns`, and another SYN than the one sent then is overdue as well: what
-    /// one lost packet does not bring about.
+    /// one lost packet does not bring about. Nor do several, where the network loses many: the one sent then was lost `repeats`
+    /// times.
     #[inline(always)]
-    pub fn is_silent_since(&self, syn_ns: u64, now: u64) -> bool {
-        self.origin.syn_timeout_ns != 0
-            && atomic::load(word!(self, connected_ns)) < syn_ns
-            && syns_overdue(self.id, now) >= 2
+    pub fn is_silent_since(&self, syn_ns: u64, now: u64, repeats: u8) -> bool {
+        if self.origin.syn_timeout_ns == 0 || atomic::load(word!(self, connected_ns)) >= syn_ns {
+            return false;
+        }
+        let overdue = syns_overdue(self.id, now);
+        overdue >= 2 && overdue + u32::from(repeats) > self.origin.silent_from
     }
 
     /// The origin reset a connection before it sent a byte.

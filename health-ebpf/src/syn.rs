@@ -295,7 +295,7 @@ fn repeated<F: Family>(key: &F::Key, attempt: &mut HalfOpen) {
     if attempt.frontend == NONE || attempt.flags & UNTURNABLE != 0 || !subject.origin.is(Origin::RESCUE) {
         return;
     }
-    if subject.is_usable() && !subject.is_silent_since(attempt.syn_ns, now) {
+    if subject.is_usable() && !subject.is_silent_since(attempt.syn_ns, now, attempt.repeats()) {
         return;
     }
     if subject.is_withheld() {

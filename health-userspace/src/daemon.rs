@@ -230,6 +230,7 @@ impl Daemon {
         let (rtt, ttfb) = self.learned.get(&id).map(learn::Learner::quantiles).unwrap_or_default();
         TrafficTotals {
             syn: signals.syn,
+            syn_retrans: signals.syn_retrans,
             synack: signals.synack,
             synack_late: signals.synack_late,
             refused: signals.refused,

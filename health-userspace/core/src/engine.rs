@@ -41,6 +41,8 @@ pub struct Input {
 pub struct TrafficTotals {
     /// First SYNs.
     pub syn: u64,
+    /// Repeats of them.
+    pub syn_retrans: u64,
     /// Accepted answers to them.
     pub synack: u64,
     /// Those of them that came after the SYN timeout.

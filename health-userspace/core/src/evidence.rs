@@ -211,6 +211,7 @@ mod tests {
 
     const FULL: TrafficTotals = TrafficTotals {
         syn: 9,
+        syn_retrans: 0,
         synack: 9,
         synack_late: 9,
         refused: 9,

@@ -3,6 +3,7 @@
 use crate::{
     engine::{Quantile, TrafficTotals},
     evidence::{Timed, Traffic},
+    loss::Loss,
     policy::{Learned, Policy, ReturnPath},
     time::Span,
     window::Tally,
@@ -30,6 +31,7 @@ pub(crate) struct Learner {
     syn: Option<Span>,
     response: Option<Span>,
     connect: Option<Span>,
+    loss: Loss,
 }
 
 impl Learner {
@@ -39,6 +41,7 @@ impl Learner {
             (self.syn, self.response, self.connect) = (None, None, None);
             return;
         }
+        self.loss.read(totals, steady);
         self.answered_syn |= totals.synack > 0 || policy.return_path == ReturnPath::Symmetric;
         // Without an answer ever seen, the return path may not lead past us: silence is no evidence (design.md §5).
         if self.answered_syn && (steady || self.syn.is_none()) {
@@ -84,6 +87,11 @@ impl Learner {
     /// How long a socket of this host need wait for the answer to its first SYN, once that is known.
     pub(crate) const fn connect_timeout(&self) -> Option<Span> {
         self.connect
+    }
+
+    /// So many lost SYNs are silence.
+    pub(crate) fn silent_from(&self) -> u8 {
+        self.loss.silent_from()
     }
 
     /// Which of them there are.

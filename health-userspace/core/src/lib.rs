@@ -29,6 +29,7 @@ pub mod engine;
 pub mod evidence;
 mod learn;
 pub mod lifecycle;
+mod loss;
 pub mod maglev;
 pub mod model;
 mod origin;

@@ -249,8 +249,17 @@ const PLANNED: u32 = Origin::BLOCKED | Origin::TRIALS | Origin::LEASE_TRIPS;
 
 /// The origin's record as the plan wishes it. Times of the judgement are the kernel's: both read `CLOCK_MONOTONIC`.
 fn planned(old: Origin, wish: &OriginPlan, jiffy: Span) -> Origin {
-    let OriginPlan { id: _, blocked, trials, lease, clear_trip, syn_timeout, response_timeout, connect_timeout } =
-        *wish;
+    let OriginPlan {
+        id: _,
+        blocked,
+        trials,
+        lease,
+        clear_trip,
+        syn_timeout,
+        response_timeout,
+        silent_from,
+        connect_timeout,
+    } = *wish;
     let set = |flag, on| if on { flag } else { 0 };
     let (lease_ns, trips) = match lease {
         Lease::Stays => (0, false),
@@ -267,6 +276,7 @@ fn planned(old: Origin, wish: &OriginPlan, jiffy: Span) -> Origin {
         syn_timeout_ns: syn_timeout.map_or(0, |span| span.0),
         response_timeout_ns: response_timeout.map_or(0, |span| span.0),
         connect_jiffies: u32::try_from(jiffies).unwrap_or(u32::MAX),
+        silent_from: silent_from.into(),
         ..old
     }
 }
@@ -370,6 +380,7 @@ mod tests {
             clear_trip: None,
             syn_timeout: None,
             response_timeout: None,
+            silent_from: 2,
             connect_timeout: Some(Span::from_millis(201)),
         }
     }

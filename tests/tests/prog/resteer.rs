@@ -8,7 +8,7 @@ use health_common::origin::Origin;
 use health_common::streak::Streak;
 
 use crate::steer::{comes_from_a, goes_to_b};
-use crate::support::kernel::until;
+use crate::support::kernel::{until, wait_ms};
 use crate::support::packet::{ACK, RST};
 use crate::support::{A, B, Conn, Hook, Kernel, PASS, Packet, Plan, REDIRECT, Run, SHOT};
 
@@ -60,6 +60,26 @@ fn two_overdue_syns_are_moved_before_any_trip() {
         resteered(kernel, &other);
         assert_eq!(kernel.count(Count::Resteered), 2, "so does the other");
     });
+}
+
+/// Where the network loses many, two are no silence yet: the attempt's own repeats count too.
+#[test]
+fn where_many_are_lost_it_takes_more_to_move_one() {
+    for v6 in [false, true] {
+        let mut plan = Plan::new(v6).rescuing().syn_timeout_ms(TIMEOUT_MS);
+        plan.origin.flags &= !Origin::KERNEL_TRIP;
+        plan.origin.silent_from = 8;
+        let kernel = plan.load();
+        let (first, other) = (plan.conn(40_000), plan.conn(40_001));
+        first.syn(&kernel);
+        other.syn(&kernel);
+        // Cells are 17 ms wide.
+        wait_ms(&kernel, u128::from(TIMEOUT_MS) + 40);
+        for repeat in 1..=6 {
+            assert_eq!(first.syn(&kernel).verdict, PASS, "{repeat} and 1 of the other");
+        }
+        goes_to_b(&plan, &first.syn_packet(), &first.syn(&kernel));
+    }
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub struct OriginPlan {
     pub syn_timeout: Option<Span>,
     /// Unanswered requests older than this are failures; `None` while they are no evidence.
     pub response_timeout: Option<Span>,
+    /// So many lost SYNs are silence to a rescue, which the network does not bring about by itself.
+    pub silent_from: u8,
     /// How long sockets of this host wait for an answer to their first SYN, while a standby is usable; `None`: as the stack
     /// does.
     pub connect_timeout: Option<Span>,

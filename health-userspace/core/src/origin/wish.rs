@@ -78,6 +78,7 @@ impl Origin {
             clear_trip: self.trip.wish(),
             syn_timeout: self.learned.syn_timeout(),
             response_timeout: self.learned.response_timeout(),
+            silent_from: self.learned.silent_from(),
             connect_timeout: self.learned.connect_timeout().filter(|_| rescued),
         }
     }
