@@ -30,8 +30,8 @@ impl Loss {
         if !steady {
             return;
         }
-        self.syns += now.0.saturating_sub(last.0);
-        self.repeats += now.1.saturating_sub(last.1);
+        self.syns = self.syns.saturating_add(now.0.saturating_sub(last.0));
+        self.repeats = self.repeats.saturating_add(now.1.saturating_sub(last.1));
         while self.syns > SYNS_MAX {
             self.syns >>= 1_u32;
             self.repeats >>= 1_u32;
@@ -43,10 +43,10 @@ impl Loss {
         if self.syns < SYNS_MIN {
             return AT_LEAST;
         }
-        let share = (self.repeats * MILLION / self.syns).min(MILLION);
+        let share = self.repeats.saturating_mul(MILLION).checked_div(self.syns).unwrap_or(0).min(MILLION);
         let mut chance = share;
         for lost in AT_LEAST..AT_MOST {
-            chance = chance * share / MILLION;
+            chance = chance.saturating_mul(share) / MILLION;
             if chance <= CHANCE_MAX {
                 return lost;
             }
