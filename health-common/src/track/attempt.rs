@@ -88,7 +88,7 @@ pub const fn opens(attempt: &HalfOpen, segment: &Segment) -> bool {
 }
 
 /// Whether a segment of the origin shows the same, which it has not sent before the node's side did: that passed elsewhere.
-/// `effects` are its own, of [`from_origin`].
+/// `effects` are its own, of [`super::from_origin`].
 #[inline(always)]
 #[must_use]
 pub const fn goes_on(attempt: &HalfOpen, segment: &Segment, effects: &Effects) -> bool {
