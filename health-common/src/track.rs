@@ -1,8 +1,8 @@
 //! What one packet does to one flow. Pure: the same code runs in the kernel and in host tests.
 //!
-//! A flow's life: the SYN makes a [`crate::flow::HalfOpen`]; the accepted SYN-ACK is noted in it; the node's acknowledgement of that makes
-//! it a [`Flow`]; FIN from both sides, or an exact RST, ends that. Nothing here reads a clock or a map: what the packet means for the origin comes back as
-//! [`Effects`], and the caller counts it.
+//! A flow's life: the SYN makes a [`crate::flow::HalfOpen`]; the accepted SYN-ACK is noted in it; the node's acknowledgement
+//! of that makes it a [`Flow`]; FIN from both sides, or an exact RST, ends that. Nothing here reads a clock or a map: what the
+//! packet means for the origin comes back as [`Effects`], and the caller counts it.
 
 pub use attempt::{Answer, accept, answer, goes_on, open, opens};
 
