@@ -45,13 +45,14 @@ priority = 1
 pub(crate) fn test() -> Result<()> {
     let (hooks, error) = match hooks() {
         Ok((held, missing)) if missing.is_empty() && !held.is_empty() => (held, None),
-        Ok((held, missing)) => (held, Some(format!("hooks that it misses: {missing:?}"))),
-        Err(error) => {
-            let log = fs::read_to_string(LOG).unwrap_or_default();
-            (Vec::new(), Some(format!("{error:#}\n{log}")))
-        }
+        Ok((held, missing)) => (held, Some(format!("hooks that it misses: {missing:?}\n{}", log()))),
+        Err(error) => (Vec::new(), Some(format!("{error:#}\n{}", log()))),
     };
     tell(&GuestLine::Daemon { hooks, error })
+}
+
+fn log() -> String {
+    fs::read_to_string(LOG).unwrap_or_default()
 }
 
 /// The hooks that it holds, and those that it doesn't.
