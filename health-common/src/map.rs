@@ -45,8 +45,13 @@ pub const MOVED_BACK_V4: &str = "moved_back_v4";
 pub const MOVED_BACK_V6: &str = "moved_back_v6";
 /// `HASH` of socket cookies to [`crate::flow::Choice`].
 pub const SOCKETS: &str = "sockets";
-/// `ARRAY[1]` of a `u64`: entries of `sockets`. While there are none, nobody looks for one.
+/// `ARRAY[2]` of `u64`: the kernel's and userspace's share of the number of entries of `sockets`, modulo 2^64; each takes away what
+/// it removes, whoever made it. While they come to none, nobody looks for one.
 pub const NOTES: &str = "notes";
+/// Place of the kernel's share in [`NOTES`].
+pub const NOTES_KERNEL: u32 = 0;
+/// Place of userspace's share in [`NOTES`].
+pub const NOTES_USER: u32 = 1;
 /// `HASH` of network namespace cookies whose sockets are steered.
 pub const NAMESPACES: &str = "namespaces";
 /// `HASH` of what `bypass` names: [`BypassKey`] to nothing.

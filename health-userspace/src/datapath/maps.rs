@@ -120,6 +120,36 @@ pub(super) fn raw(pin_dir: &Path, name: &'static str) -> Result<MapData, Datapat
     MapData::from_pin(home(pin_dir).join(name)).map_err(|source| read_error(name, source))
 }
 
+impl Maps {
+    /// Leaves a note under the cookie of a socket that has none. Counted first, so that the hooks look for it.
+    pub(super) fn leave_note(&mut self, cookie: u64, note: Choice) -> Result<(), DatapathError> {
+        self.count_note(1)?;
+        let Err(source) = self.sockets.insert(cookie, note, 0) else { return Ok(()) };
+        self.count_note(1_u64.wrapping_neg())?;
+        Err(write_error(map::SOCKETS, source))
+    }
+
+    /// Takes a note away that nobody else did.
+    pub(super) fn take_note(&mut self, cookie: u64) -> Result<(), DatapathError> {
+        if self.sockets.remove(&cookie).is_ok() {
+            self.count_note(1_u64.wrapping_neg())?;
+        }
+        Ok(())
+    }
+
+    /// How many there are.
+    pub(super) fn notes(&self) -> Result<u64, DatapathError> {
+        let share = |at| self.notes.get(&at, 0).map_err(|source| read_error(map::NOTES, source));
+        Ok(share(map::NOTES_KERNEL)?.wrapping_add(share(map::NOTES_USER)?))
+    }
+
+    /// In the word that only userspace writes.
+    fn count_note(&mut self, more: u64) -> Result<(), DatapathError> {
+        let own = self.notes.get(&map::NOTES_USER, 0).map_err(|source| read_error(map::NOTES, source))?;
+        self.notes.set(map::NOTES_USER, own.wrapping_add(more), 0).map_err(|source| write_error(map::NOTES, source))
+    }
+}
+
 /// The value of an array that has only one.
 pub(super) fn only<V: Pod>(name: &'static str, array: &Array<MapData, V>) -> Result<V, DatapathError> {
     array.get(&0, 0).map_err(|source| read_error(name, source))

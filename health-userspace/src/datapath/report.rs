@@ -91,7 +91,7 @@ fn arrays(maps: &Maps, names: &Names, name: &str) -> Result<Vec<MapEntry>, Datap
     let entry = |key: &str, value: String| MapEntry { key: key.to_owned(), value };
     let kind = match name {
         map::NODE => return Ok(vec![entry("0", format!("{:?}", maps::only(map::NODE, &maps.node)?))]),
-        map::NOTES => return Ok(vec![entry("0", format!("{} sockets", maps::only(map::NOTES, &maps.notes)?))]),
+        map::NOTES => return Ok(vec![entry("0", format!("{} sockets", maps.notes()?))]),
         map::SELECTORS | map::TABLES => NameKey::FRONTEND,
         map::SERVICES => NameKey::SERVICE,
         _ => NameKey::ORIGIN,

@@ -18,11 +18,11 @@ use std::{
 use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use health_common::{
     flow::{Choice, MOVED},
-    map::{self, Count},
+    map::Count,
 };
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 
-use super::{Datapath, DatapathError, attach, maps, read, registry, sys, timeout};
+use super::{Datapath, DatapathError, attach, read, registry, sys, timeout};
 
 /// Frames for each direction of an interface. The counter that shows them also counts ARP and the like, so one more is no
 /// proof, and eight within a moment are.
@@ -180,23 +180,24 @@ fn family(
     let (socket, cookie) = unconnected(ip).map_err(error)?;
     let asked = registry::endpoint(asked(ip));
     let note = Choice { asked, origin: health_common::NONE, frontend: health_common::NONE, flags: MOVED, next: 0 };
-    let notes = &mut datapath.maps.sockets;
+    let maps = &mut datapath.maps;
     let mut blind = Vec::new();
-    notes.insert(cookie, note, 0).map_err(|source| maps::write_error(map::SOCKETS, source))?;
+    maps.leave_note(cookie, note)?;
     connect(socket.as_raw_fd(), &SockaddrStorage::from(to)).map_err(|errno| error(errno.into()))?;
-    if notes.get(&cookie, 0).is_ok() {
+    if maps.sockets.get(&cookie, 0).is_ok() {
         blind.push((connects, "a connect of the daemon's own did not pass it"));
+    } else {
+        maps.leave_note(cookie, note)?;
     }
-    notes.insert(cookie, note, 0).map_err(|source| maps::write_error(map::SOCKETS, source))?;
     let stream = TcpStream::from(socket);
     if stream.peer_addr().map_err(error)? != registry::address(&asked) {
         blind.push((peer, "a question of the daemon's own did not pass it"));
     }
     drop(stream);
-    if notes.get(&cookie, 0).is_ok() {
+    if maps.sockets.get(&cookie, 0).is_ok() {
         blind.push(("sock_release", "the end of a socket of the daemon's own did not pass it"));
         // Nobody else takes it away.
-        drop(notes.remove(&cookie));
+        maps.take_note(cookie)?;
     }
     Ok(blind)
 }

@@ -216,7 +216,7 @@ impl Loaded {
         self.zero_per_cpu(map::COUNTS, u32::try_from(Count::ALL.len()).expect("few"), 0_u64);
         self.clear::<Endpoint, EndpointUse>(map::ENDPOINTS);
         self.clear::<u64, Choice>(map::SOCKETS);
-        self.zero(map::NOTES, 1, 0_u64);
+        self.zero(map::NOTES, 2, 0_u64);
         self.forget_flows();
         self.events();
     }
