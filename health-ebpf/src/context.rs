@@ -6,6 +6,7 @@ use aya_ebpf::{
     helpers::generated::{bpf_skb_load_bytes, bpf_xdp_load_bytes},
     programs::{TcContext, XdpContext},
 };
+use health_common::cells::SYN_SHIFT;
 
 use crate::maps;
 
@@ -170,8 +171,9 @@ impl Context for Xdp {
     }
 }
 
-/// A stamp further ahead than this is of another clock. Unit: ns.
-const AHEAD_MAX: u64 = 1 << 30;
+/// A stamp further ahead than this is of another clock, or of a segment that is paced so slowly that its time would make others
+/// look overdue: as wide as the cells of SYNs, for which a timeout is not counted finer. Unit: ns.
+const AHEAD_MAX: u64 = 1 << SYN_SHIFT;
 
 /// When the packet leaves. At egress the stack has stamped its own segments with the clock that we use, ahead of now where it
 /// paces them (earliest departure time, Linux 5.0); reading a clock anew costs as much as the rest of a packet.
