@@ -232,11 +232,12 @@ fn a_segment_of_the_stack_leaves_when_its_stamp_says() {
     let plan = Plan::new(false);
     let kernel = plan.load();
     let [paced, slow, other] = [40_000, 40_001, 40_002].map(|port| plan.conn(port));
-    let now = clock_ns(ClockId::CLOCK_MONOTONIC);
+    // The clock that stamps are compared with: it may lag by a tick and more.
+    let now = clock_ns(ClockId::CLOCK_MONOTONIC_COARSE);
     kernel.run_stamped(Hook::Egress, &paced.syn_packet().bytes(), now + 12 * MS);
     kernel.run_stamped(Hook::Egress, &slow.syn_packet().bytes(), now + 500 * MS);
     kernel.run_stamped(Hook::Egress, &other.syn_packet().bytes(), clock_ns(ClockId::CLOCK_REALTIME));
-    until("all are answered late", || clock_ns(ClockId::CLOCK_MONOTONIC) > now + 16 * MS);
+    until("all are answered late", || clock_ns(ClockId::CLOCK_MONOTONIC) > now + 14 * MS);
     let rtt_of = |conn: &Conn| {
         let before = kernel.counters(A).rtt;
         conn.syn_ack(&kernel);
@@ -244,7 +245,7 @@ fn a_segment_of_the_stack_leaves_when_its_stamp_says() {
         lower_bound(before.iter().zip(after).position(|(old, new)| new > *old).expect("a sample"))
     };
     let [paced, slow, other] = [paced, slow, other].map(|conn| rtt_of(&conn));
-    assert!(paced < slow.min(other), "4 ms, 16 ms and 16 ms, or as much more: {paced}, {slow}, {other}");
+    assert!(paced < slow.min(other), "2 ms, and 10 or more, or as much more: {paced}, {slow}, {other}");
 }
 
 fn clock_ns(clock: ClockId) -> u64 {
