@@ -3,7 +3,7 @@
 use crate::{
     clients::Clients,
     engine::TrafficTotals,
-    model::{CheckResult, Layer, Outcome, Reason},
+    model::{CheckResult, Layer, Outcome},
     time::Timestamp,
 };
 
@@ -55,12 +55,8 @@ impl Evidence {
         let polarity = match result.outcome {
             Outcome::Pass => Polarity::Good,
             Outcome::Slow => Polarity::Slow,
-            Outcome::Fail(reason) => match reason {
-                Reason::Timeout(_) | Reason::Unreachable => Polarity::Silent,
-                Reason::Refused | Reason::Reset | Reason::Tls | Reason::Status(_) | Reason::Body | Reason::Protocol => {
-                    Polarity::Answered
-                }
-            },
+            Outcome::Fail(reason) if reason.is_silence() => Polarity::Silent,
+            Outcome::Fail(_) => Polarity::Answered,
             Outcome::Local(_) => return None,
         };
         Some(Self { layer, polarity, count: 1, at: result.ended, source: Source::Check(result.check) })

@@ -35,6 +35,7 @@ pub mod model;
 mod origin;
 pub mod policy;
 pub mod pool;
+mod reason;
 pub mod runs;
 mod service;
 pub mod steering;

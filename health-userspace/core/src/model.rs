@@ -6,6 +6,8 @@ use crate::{
 };
 use alloc::{string::String, vec::Vec};
 
+pub use crate::reason::{LocalReason, Reason};
+
 /// Number that the kernel knows an origin by. Given once per address and port, kept in the pinned maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OriginId(pub u16);
@@ -188,40 +190,6 @@ pub enum Outcome {
     Local(LocalReason),
 }
 
-/// Why a check failed. Stable codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The connection was refused.
-    Refused,
-    /// No answer before the deadline, at the layer given.
-    Timeout(Layer),
-    /// The connection was reset.
-    Reset,
-    /// ICMP said that the host or network can't be reached.
-    Unreachable,
-    /// The TLS handshake failed.
-    Tls,
-    /// An HTTP status that the check doesn't accept.
-    Status(u16),
-    /// The body broke the check's rule.
-    Body,
-    /// What came was not the protocol.
-    Protocol,
-}
-
-/// Why a round says nothing about the origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LocalReason {
-    /// `EMFILE` or `ENFILE`.
-    Descriptors,
-    /// `EADDRNOTAVAIL`.
-    Ports,
-    /// `ENOBUFS` or `ENOMEM`.
-    Memory,
-    /// The round began or ended late.
-    Late,
-}
-
 /// One round of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckResult {
@@ -235,23 +203,6 @@ pub struct CheckResult {
     pub ended: Timestamp,
     /// How it ended.
     pub outcome: Outcome,
-}
-
-impl Reason {
-    /// The word for it in output.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Refused => "refused",
-            Self::Timeout(_) => "timeout",
-            Self::Reset => "reset",
-            Self::Unreachable => "unreachable",
-            Self::Tls => "tls",
-            Self::Status(_) => "status",
-            Self::Body => "body",
-            Self::Protocol => "protocol",
-        }
-    }
 }
 
 impl State {

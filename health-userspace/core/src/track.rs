@@ -192,7 +192,7 @@ impl CheckTrack {
     fn is_contradicted(&self, (connect, request): (&TrafficTrack, &TrafficTrack), policy: &Policy) -> bool {
         let (recent, since) = if self.layer <= Layer::Transport {
             (connect.judged(policy), connect.total().minus(self.traffic_before.connects))
-        } else if matches!(self.reason, Some(Reason::Body | Reason::Tls)) {
+        } else if self.reason.is_some_and(Reason::is_integrity) {
             return false;
         } else {
             (request.proof(), request.proof_total().minus(self.traffic_before.statuses))
@@ -205,19 +205,7 @@ impl CheckTrack {
     }
 
     fn location(&self) -> Location {
-        match self.reason {
-            Some(Reason::Timeout(Layer::Network | Layer::Transport) | Reason::Unreachable) => Location::OriginHost,
-            Some(
-                Reason::Timeout(Layer::Tls | Layer::Application)
-                | Reason::Refused
-                | Reason::Reset
-                | Reason::Tls
-                | Reason::Status(_)
-                | Reason::Body
-                | Reason::Protocol,
-            )
-            | None => Location::OriginProcess,
-        }
+        self.reason.map_or(Location::OriginProcess, Reason::location)
     }
 
     pub(crate) fn finding(

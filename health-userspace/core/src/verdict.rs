@@ -71,16 +71,7 @@ impl Finding {
     pub fn detail(&self) -> String {
         match self.reason {
             None => self.text.clone(),
-            Some(Reason::Status(status)) => format!("{} (status {status})", self.text),
-            Some(Reason::Timeout(layer)) => format!("{} (timeout at {})", self.text, layer.name()),
-            Some(
-                reason @ (Reason::Refused
-                | Reason::Reset
-                | Reason::Unreachable
-                | Reason::Tls
-                | Reason::Body
-                | Reason::Protocol),
-            ) => format!("{} ({})", self.text, reason.name()),
+            Some(reason) => format!("{} ({})", self.text, reason.words()),
         }
     }
 }
