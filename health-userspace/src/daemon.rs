@@ -30,7 +30,7 @@ use detach::Draining;
 use health_core::{
     Span, Timestamp,
     engine::{Engine, Input, Order, OrderKind, OriginView, Step, TrafficTotals},
-    model::{CheckResult, OriginId, Outcome, ServiceSpec},
+    model::{OriginId, Outcome, ServiceSpec},
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -45,7 +45,7 @@ use crate::{
     config::Config,
     control::{self, Command, EventLog, OriginOrder, Published},
     datapath::{Applied, Datapath, OriginReading, Ring, Routes, Sweeper},
-    probe::{self, Scheduler},
+    probe::{self, Report, Scheduler},
     telemetry::{Heartbeat, Metrics},
 };
 
@@ -80,7 +80,7 @@ struct Daemon {
     house: house::House,
     engine: Engine,
     checks: Scheduler,
-    results: mpsc::Receiver<CheckResult>,
+    results: mpsc::Receiver<Report>,
     commands: mpsc::Receiver<Command>,
     log: EventLog,
     status: watch::Sender<Option<Arc<Published>>>,
@@ -139,7 +139,7 @@ impl Daemon {
                     }
                 }
                 neighbours = self.house.neighbours() => self.saw_neighbours(&neighbours),
-                Some(result) = self.results.recv() => self.check_result(result),
+                Some(report) = self.results.recv() => self.check_result(&report),
                 Some(command) = self.commands.recv() => {
                     if let Some(end) = self.command(command).await {
                         return Ok(end);
@@ -254,7 +254,8 @@ impl Daemon {
         }
     }
 
-    fn check_result(&mut self, result: CheckResult) {
+    fn check_result(&mut self, report: &Report) {
+        let result = report.result;
         self.tallies.check(&result);
         if let Outcome::Local(reason) = result.outcome {
             // With thousands of checks, a line for each would be a second trouble.

@@ -85,7 +85,7 @@ impl StatusSet {
     }
 
     /// As written in a configuration: `200-299`, `401`.
-    pub(super) fn words(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|&(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") })
     }
 }

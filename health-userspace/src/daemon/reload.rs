@@ -75,7 +75,7 @@ impl Daemon {
         let interfaces = ways.interfaces();
         // Rounds that ended under the old list of checks are judged under it.
         while let Ok(result) = self.results.try_recv() {
-            self.check_result(result);
+            self.check_result(&result);
         }
         self.tick();
         let specs = match self.take_on(&config, &interfaces) {

@@ -13,7 +13,6 @@ use std::{
 use health_core::{
     Timestamp,
     engine::{Engine, Input},
-    model::CheckResult,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::{mpsc, watch};
@@ -25,7 +24,7 @@ use crate::{
     config::{self, Config, ConfigErrors},
     control::{ControlError, EventLog, Handle, Listener, Published},
     datapath::{Applied, Change, Datapath, DatapathError, Neighbours, Routes},
-    probe::{self, ProbeError, Scheduler, Settings, Target},
+    probe::{self, ProbeError, Report, Scheduler, Settings, Target},
     telemetry::{self, Heartbeat, Metrics, Server, TelemetryError, logs::LogError},
 };
 
@@ -173,7 +172,7 @@ fn say_end(end: &End) {
 }
 
 /// The checks' scheduler and where its results arrive.
-pub(super) fn scheduler(config: &Config) -> Result<(Scheduler, mpsc::Receiver<CheckResult>), ProbeError> {
+pub(super) fn scheduler(config: &Config) -> Result<(Scheduler, mpsc::Receiver<Report>), ProbeError> {
     let (results_in, results) = mpsc::channel(RESULTS_MAX);
     let settings = Settings { mark: config.node.bypass.mark, checks_per_s: config.node.limits.checks_per_s };
     Ok((Scheduler::new(settings, results_in)?, results))

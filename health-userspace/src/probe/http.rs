@@ -3,8 +3,14 @@
 //! The first final answer decides: redirects are not followed, nothing is cached or kept, the environment's proxies are
 //! not asked. When the verdict is known the connection is closed, read or not.
 
-use super::{failure, socket};
+use super::{
+    failure,
+    kind::{Probe, Setting},
+    socket::Sockets,
+    trace::Trace,
+};
 use crate::config::{BodyRule, HttpCheck};
+use futures_util::future::{BoxFuture, FutureExt};
 use health_core::model::{Layer, Outcome, Reason};
 use http_body_util::{BodyExt, Empty};
 use hyper::{
@@ -16,10 +22,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use std::{net::SocketAddr, pin::pin, sync::Arc};
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{ClientConfig, pki_types::ServerName},
-};
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 use url::Position;
 
 /// Longest head of an answer. Unit: bytes. nginx and HAProxy pass on no more.
@@ -28,6 +31,7 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// A check made ready to be run against one origin.
 pub(super) struct HttpProbe {
     address: SocketAddr,
+    sockets: Sockets,
     tls: Option<(TlsConnector, ServerName<'static>)>,
     method: Method,
     target: Uri,
@@ -37,9 +41,9 @@ pub(super) struct HttpProbe {
 
 impl HttpProbe {
     /// `None` if the URL can't be asked, which the configuration excludes.
-    pub(super) fn new(check: &HttpCheck, origin: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> Option<Self> {
+    pub(super) fn new(check: &HttpCheck, setting: Setting<'_>) -> Option<Self> {
         let url = &check.url;
-        let tls = match (url.scheme(), tls) {
+        let tls = match (url.scheme(), setting.tls) {
             ("https", Some(config)) => Some((TlsConnector::from(Arc::clone(config)), check.server_name()?)),
             ("https", None) => return None,
             _ => None,
@@ -47,33 +51,36 @@ impl HttpProbe {
         let target = url[Position::BeforePath..Position::AfterQuery].parse().ok()?;
         let (method, headers) = (check.method.clone(), headers(check)?);
         // The origin's address, the URL's port: health is often served beside the service.
-        let address = SocketAddr::new(origin.ip(), url.port_or_known_default()?);
-        Some(Self { address, tls, method, target, headers, check: check.clone() })
+        let address = SocketAddr::new(setting.address.ip(), url.port_or_known_default()?);
+        let sockets = setting.sockets.clone();
+        Some(Self { address, sockets, tls, method, target, headers, check: check.clone() })
     }
 
-    /// One round. `layer` tells at which step it is, for the one who ends it at the deadline.
-    pub(super) async fn run(&self, mark: u32, layer: &mut Layer) -> Outcome {
-        *layer = Layer::Transport;
-        let connection = match socket::connect(self.address, mark).await {
+    async fn round(&self, trace: &mut Trace) -> Outcome {
+        trace.begin("connect", Layer::Transport);
+        let connection = match self.sockets.connect(self.address).await {
             Ok(connection) => connection,
-            Err(error) => return failure::of_io(&error, Layer::Transport),
+            Err(error) => {
+                trace.explain(error.to_string());
+                return failure::of_io(&error, Layer::Transport);
+            }
         };
         let Some((connector, name)) = &self.tls else {
-            *layer = Layer::Application;
-            return self.exchange(TokioIo::new(connection)).await;
+            return self.exchange(TokioIo::new(connection), trace).await;
         };
-        *layer = Layer::Tls;
+        trace.begin("tls", Layer::Tls);
         match connector.connect(name.clone(), connection).await {
-            Ok(connection) => {
-                *layer = Layer::Application;
-                self.exchange(TokioIo::new(connection)).await
+            Ok(connection) => self.exchange(TokioIo::new(connection), trace).await,
+            Err(error) => {
+                trace.explain(error.to_string());
+                failure::of_io(&error, Layer::Tls)
             }
-            Err(error) => failure::of_io(&error, Layer::Tls),
         }
     }
 
     /// Sends the request and judges the answer, while the connection is driven beside it.
-    async fn exchange<C: Read + Write + Unpin>(&self, connection: C) -> Outcome {
+    async fn exchange<C: Read + Write + Unpin>(&self, connection: C, trace: &mut Trace) -> Outcome {
+        trace.begin("first_byte", Layer::Application);
         let mut builder = http1::Builder::new();
         // As people write them: old servers compare names byte by byte.
         builder.title_case_headers(true).max_buf_size(HEAD_BYTES_MAX);
@@ -87,7 +94,7 @@ impl HttpProbe {
         *request.headers_mut() = self.headers.clone();
         let mut verdict = pin!(async {
             match sender.send_request(request).await {
-                Ok(response) => self.judge(response).await,
+                Ok(response) => self.judge(response, trace).await,
                 Err(error) => Err(error),
             }
         });
@@ -105,9 +112,12 @@ impl HttpProbe {
         }
     }
 
-    async fn judge(&self, response: Response<Incoming>) -> Result<Outcome, hyper::Error> {
+    async fn judge(&self, response: Response<Incoming>, trace: &mut Trace) -> Result<Outcome, hyper::Error> {
+        trace.begin("body", Layer::Application);
         let status = response.status().as_u16();
         if !self.check.status.contains(status) {
+            let expected: Vec<_> = self.check.status.words().collect();
+            trace.explain(format!("status {status}, expected {}", expected.join(", ")));
             return Ok(Outcome::Fail(Reason::Status(status)));
         }
         let encoded = response
@@ -123,6 +133,12 @@ impl HttpProbe {
             Some(rule) => rule.holds(&body[..body.len().min(self.check.body_max)]),
         };
         Ok(if holds { Outcome::Pass } else { Outcome::Fail(Reason::Body) })
+    }
+}
+
+impl Probe for HttpProbe {
+    fn run<'a>(&'a mut self, trace: &'a mut Trace) -> BoxFuture<'a, Outcome> {
+        self.round(trace).boxed()
     }
 }
 

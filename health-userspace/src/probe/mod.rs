@@ -9,6 +9,8 @@
 //! |---|---|
 //! | `schedule` | who runs when: spread start, jitter, budget, hurry |
 //! | `round` | one round: deadline, lateness, `slow` |
+//! | `kind` | the seam: what a kind of check is to the schedule |
+//! | `trace` | what a round notes: steps and their times, why it ended |
 //! | `tcp`, `http` | one kind of check each |
 //! | `socket` | connections that carry the mark and so are never steered |
 //! | `tls` | trust, from the system's certificates |
@@ -26,6 +28,7 @@
 mod clock;
 mod failure;
 mod http;
+mod kind;
 mod round;
 mod schedule;
 mod socket;
@@ -33,9 +36,11 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod trace;
 
 pub use clock::now;
-pub use schedule::{Scheduler, Settings, Target};
+pub use schedule::{Report, Scheduler, Settings, Target};
+pub use trace::{DETAIL_CHARS_MAX, Notes, Step, Trace};
 
 use std::io;
 

@@ -3,84 +3,62 @@
 use super::{
     ProbeError,
     clock::{Stalls, duration, now},
-    http::HttpProbe,
-    tcp,
+    kind::{self, Probe, Setting},
+    trace::{Notes, Step, Trace},
 };
-use crate::config::{CheckConfig, CheckKind};
 use health_core::{
     Span, Timestamp,
-    model::{Layer, LocalReason, Outcome, Reason},
+    model::{LocalReason, Outcome, Reason},
 };
-use std::{net::SocketAddr, sync::Arc};
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::rustls::ClientConfig;
 
 /// A round that ends this long after its deadline was not ended by it.
 const OVERDUE_MAX: Span = Span::from_secs(1);
 
 /// A check made ready to be run against one origin.
 pub(super) struct Round {
-    address: SocketAddr,
-    mark: u32,
     timeout: Span,
     slow: Option<Span>,
-    kind: Kind,
+    probe: Box<dyn Probe>,
 }
 
-enum Kind {
-    Tcp,
-    Http(Box<HttpProbe>),
-}
-
-/// When a round was, and how it ended.
-#[derive(Clone, Copy, Debug)]
+/// When a round was, how it ended, and what it noted.
+#[derive(Clone, Debug)]
 pub(super) struct Finished {
     pub(super) began: Timestamp,
     pub(super) ended: Timestamp,
     pub(super) outcome: Outcome,
+    pub(super) steps: Vec<Step>,
+    pub(super) notes: Notes,
 }
 
 impl Finished {
     /// A round that was not run because its time had passed.
     pub(super) fn late() -> Self {
         let now = now();
-        Self { began: now, ended: now, outcome: Outcome::Local(LocalReason::Late) }
+        let outcome = Outcome::Local(LocalReason::Late);
+        Self { began: now, ended: now, outcome, steps: Vec::new(), notes: Notes::default() }
     }
 }
 
 impl Round {
-    pub(super) fn new(
-        check: &CheckConfig,
-        address: SocketAddr,
-        mark: u32,
-        tls: Option<&Arc<ClientConfig>>,
-    ) -> Result<Self, ProbeError> {
-        let kind = match &check.kind {
-            CheckKind::Tcp => Kind::Tcp,
-            CheckKind::Http(http) => {
-                let probe = HttpProbe::new(http, address, tls);
-                Kind::Http(Box::new(probe.ok_or_else(|| ProbeError::Url { check: check.name.clone() })?))
-            }
-        };
-        Ok(Self { address, mark, timeout: check.timeout, slow: check.slow, kind })
+    pub(super) fn new(setting: Setting<'_>) -> Result<Self, ProbeError> {
+        let (timeout, slow) = (setting.check.timeout, setting.check.slow);
+        Ok(Self { timeout, slow, probe: kind::prepare(setting)? })
     }
 
     /// Runs all steps against one absolute deadline.
-    pub(super) async fn run(&self, stalls: &Stalls) -> Finished {
+    pub(super) async fn run(&mut self, stalls: &Stalls) -> Finished {
         let began = now();
         let deadline = Instant::now() + duration(self.timeout);
-        let mut layer = Layer::Transport;
-        let steps = async {
-            match &self.kind {
-                Kind::Tcp => tcp::run(self.address, self.mark).await,
-                Kind::Http(probe) => probe.run(self.mark, &mut layer).await,
-            }
-        };
-        let answer = timeout_at(deadline, steps).await;
+        let mut trace = Trace::default();
+        let answer = timeout_at(deadline, self.probe.run(&mut trace)).await;
         let ended = now();
-        let outcome = answer.unwrap_or(Outcome::Fail(Reason::Timeout(layer)));
+        let outcome = answer.unwrap_or_else(|_elapsed| Outcome::Fail(Reason::Timeout(trace.layer())));
         let lost = stalls.lost_since(began);
-        Finished { began, ended, outcome: self.settle(outcome, ended.since(began), lost) }
+        let outcome = self.settle(outcome, ended.since(began), lost);
+        let (steps, notes) = trace.finish(ended);
+        Finished { began, ended, outcome, steps, notes }
     }
 
     /// What `outcome` means, given how long the round took and how much of that this process was not running.

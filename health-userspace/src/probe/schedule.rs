@@ -3,8 +3,11 @@
 use super::{
     ProbeError,
     clock::{Stalls, duration},
+    kind::Setting,
     round::{Finished, Round},
-    socket, tls,
+    socket::{self, Sockets},
+    tls,
+    trace::{Notes, Step},
 };
 use crate::config::{CheckConfig, CheckKind, Config, Ids, OriginConfig, ServiceConfig};
 use health_core::{
@@ -43,6 +46,17 @@ pub struct Settings {
     pub mark: u32,
     /// Budget of the node: `node.limits.checks_per_s`.
     pub checks_per_s: u32,
+}
+
+/// A finished round.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What the judgement needs to know.
+    pub result: CheckResult,
+    /// Its steps, in order; the last one is where it ended.
+    pub steps: Vec<Step>,
+    /// What else it found.
+    pub notes: Notes,
 }
 
 /// One origin and what is asked of it.
@@ -90,7 +104,7 @@ struct Shared {
     mark: u32,
     budget: Budget,
     stalls: Stalls,
-    results: Sender<CheckResult>,
+    results: Sender<Report>,
 }
 
 /// An origin that is checked.
@@ -127,7 +141,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// Sockets can't be marked (no CAP_NET_ADMIN). Checks would then be steered, and so prove nothing.
-    pub fn new(settings: Settings, results: Sender<CheckResult>) -> Result<Self, ProbeError> {
+    pub fn new(settings: Settings, results: Sender<Report>) -> Result<Self, ProbeError> {
         socket::try_mark(settings.mark)?;
         let budget = Budget::new(settings.checks_per_s);
         let shared = Arc::new(Shared { mark: settings.mark, budget, stalls: Stalls::new(), results });
@@ -154,7 +168,9 @@ impl Scheduler {
         for target in targets {
             for (index, check) in &target.checks {
                 if self.find(target, check).is_none() {
-                    let round = Round::new(check, target.address, self.shared.mark, self.tls.as_ref())?;
+                    let sockets = Sockets { mark: self.shared.mark, ..Sockets::default() };
+                    let setting = Setting { check, address: target.address, sockets: &sockets, tls: self.tls.as_ref() };
+                    let round = Round::new(setting)?;
                     fresh.push((target, *index, check, round));
                 }
             }
@@ -271,12 +287,13 @@ impl Worker {
     }
 
     /// False once nobody listens any more.
-    async fn tell(&self, Finished { began, ended, outcome }: Finished) -> bool {
+    async fn tell(&mut self, finished: Finished) -> bool {
+        let Finished { began, ended, outcome, steps, notes } = finished;
         let (service, check) = (self.service.as_str(), self.name.as_str());
         tracing::trace!(service, check, origin = self.origin.0, ?outcome, took = %ended.since(began), "round");
         let check = self.index.load(Ordering::Relaxed);
         let result = CheckResult { origin: self.origin, check, began, ended, outcome };
-        self.shared.results.send(result).await.is_ok()
+        self.shared.results.send(Report { result, steps, notes }).await.is_ok()
     }
 }
 

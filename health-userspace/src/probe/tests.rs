@@ -1,7 +1,7 @@
 //! Checks against servers on the loopback that answer byte for byte what a test says.
 #![allow(clippy::needless_raw_string_hashes, reason = "expect-test writes snapshots with hashes")]
 
-use super::{round::Round, *};
+use super::{kind::Setting, round::Round, socket::Sockets, *};
 use crate::config::{CheckConfig, CheckKind, parse};
 use clock::Stalls;
 use expect_test::expect;
@@ -58,9 +58,14 @@ fn tcp(lines: &str) -> CheckConfig {
     check(&format!("type = \"tcp\"\n{lines}"))
 }
 
+fn prepared(check: &CheckConfig, address: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> Round {
+    let sockets = Sockets { mark: MARK, ..Sockets::default() };
+    Round::new(Setting { check, address, sockets: &sockets, tls }).expect("a check that can be run")
+}
+
 /// One round; another one if this machine was too busy for it to say anything.
 async fn run(check: &CheckConfig, address: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> (Outcome, Span) {
-    let round = Round::new(check, address, MARK, tls).expect("a check that can be run");
+    let mut round = prepared(check, address, tls);
     let stalls = Stalls::new();
     let rounds = async {
         loop {
@@ -526,7 +531,8 @@ async fn certificates_are_verified_against_the_urls_name() {
 #[tokio::test]
 async fn connections_carry_the_mark() {
     let (_listener, address) = listen().await;
-    let connection = socket::connect(address, MARK).await.expect("a connection");
+    let sockets = Sockets { mark: MARK, ..Sockets::default() };
+    let connection = sockets.connect(address).await.expect("a connection");
     assert_eq!(getsockopt(&connection, sockopt::Mark).expect("a mark"), MARK);
     assert!(connection.nodelay().expect("an option"));
 }
@@ -588,7 +594,7 @@ async fn time_that_the_process_lost_is_not_held_against_the_origin() {
             // Nobody answers, and nobody closes before the end.
             (listener, connection)
         });
-        let round = Round::new(&http(silent, "timeout = \"500ms\""), silent, MARK, None).expect("a round");
+        let mut round = prepared(&http(silent, "timeout = \"500ms\""), silent, None);
         let stalls = Arc::new(Stalls::new());
         let watch = tokio::spawn({
             let stalls = Arc::clone(&stalls);
@@ -616,18 +622,18 @@ fn target(origin: u16, address: SocketAddr, checks: &[CheckConfig]) -> Target {
     Target { origin: OriginId(origin), address, service: "s".to_owned(), checks }
 }
 
-fn scheduler() -> (Scheduler, mpsc::Receiver<CheckResult>) {
+fn scheduler() -> (Scheduler, mpsc::Receiver<Report>) {
     let (sender, receiver) = mpsc::channel(1024);
     let settings = Settings { mark: MARK, checks_per_s: 4000 };
     (Scheduler::new(settings, sender).expect("the right to mark sockets: run as root"), receiver)
 }
 
-async fn next(results: &mut mpsc::Receiver<CheckResult>) -> CheckResult {
-    timeout(PATIENCE, results.recv()).await.expect("a result in time").expect("a scheduler")
+async fn next(results: &mut mpsc::Receiver<Report>) -> CheckResult {
+    timeout(PATIENCE, results.recv()).await.expect("a result in time").expect("a scheduler").result
 }
 
 /// Nothing comes for longer than anything pending could take.
-async fn silence(results: &mut mpsc::Receiver<CheckResult>) {
+async fn silence(results: &mut mpsc::Receiver<Report>) {
     if let Ok(Some(result)) = timeout(Duration::from_millis(300), results.recv()).await {
         panic!("unexpected: {result:?}");
     }
