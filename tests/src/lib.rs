@@ -21,6 +21,7 @@ mod config;
 mod daemon;
 pub mod guest;
 mod haproxy;
+pub mod hsm;
 mod http;
 mod load;
 mod nginx;

@@ -14,9 +14,9 @@ const BPFFS: &str = "/sys/fs/bpf";
 /// Program, and Debian's package for it.
 ///
 /// nginx is origin and proxy of the lab, haproxy another proxy, wrk its load, nft its faults; ip and nsenter make and enter its namespaces;
-/// curl is the user who asks. cargo-fmt and cargo-clippy are steps of `cargo xtask test`, missing where cargo itself
+/// curl is the user who asks. softhsm2-util makes HSMs, p11-kit and socat put a network before them, pkcs11-tool uses them. cargo-fmt and cargo-clippy are steps of `cargo xtask test`, missing where cargo itself
 /// came from Debian.
-const PROGRAMS: [(&str, &str); 9] = [
+const PROGRAMS: [(&str, &str); 13] = [
     ("nginx", "nginx-light"),
     ("haproxy", "haproxy"),
     ("wrk", "wrk"),
@@ -24,6 +24,10 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("nft", "nftables"),
     ("nsenter", "util-linux"),
     ("curl", "curl"),
+    ("softhsm2-util", "softhsm2"),
+    ("pkcs11-tool", "opensc"),
+    ("p11-kit", "p11-kit"),
+    ("socat", "socat"),
     ("cargo-fmt", "rustfmt-web"),
     ("cargo-clippy", "rust-web-clippy"),
 ];
