@@ -267,6 +267,9 @@ impl Daemon {
                 warn!(origin = result.origin.0, ?reason, checks, "checks could not be run: local trouble, no evidence");
             }
         }
+        if let Some(weight) = report.notes.weight {
+            self.input.weights.push((result.origin, result.check, weight));
+        }
         self.input.checks.push(result);
     }
 

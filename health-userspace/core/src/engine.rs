@@ -1,18 +1,19 @@
 //! The one entry: [`Engine::tick`].
 
 use crate::{
-    clients::Clients,
-    model::{CheckResult, Layer, Location, OriginId, ServiceId, ServiceSpec, State},
+    model::{CheckResult, Layer, Location, OriginId, Pace, ServiceId, ServiceSpec, State},
     origin::Origin,
     policy::Policy,
     service::Service,
-    time::{Span, Timestamp},
+    time::Timestamp,
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 mod plan;
+mod totals;
 
 pub use plan::{FrontendPlan, Lease, OriginPlan, Plan};
+pub use totals::{Quantile, TrafficTotals};
 
 /// Places in a frontend's slot table. Prime, as Maglev tables are.
 pub const SLOTS: usize = 251;
@@ -26,6 +27,8 @@ pub struct Input {
     pub kernel: Vec<(OriginId, KernelView)>,
     /// Rounds of checks that ended.
     pub checks: Vec<CheckResult>,
+    /// Base weights that checks set: of which origin, by the check at which place, how much.
+    pub weights: Vec<(OriginId, u16, u16)>,
     /// What operators ordered.
     pub orders: Vec<Order>,
     /// Next hops that came or went since the last tick: since when the neighbour entry of an origin's next hop has FAILED;
@@ -34,64 +37,6 @@ pub struct Input {
     pub neighbours: Vec<(OriginId, Option<Timestamp>)>,
     /// Whether every write of the last plan reached the kernel. A failed one is simply planned again.
     pub in_sync: bool,
-}
-
-/// Cumulative counters of one origin. A counter that goes back means that the maps are new.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TrafficTotals {
-    /// First SYNs.
-    pub syn: u64,
-    /// Repeats of them.
-    pub syn_retrans: u64,
-    /// Accepted answers to them.
-    pub synack: u64,
-    /// Those of them that came after the SYN timeout.
-    pub synack_late: u64,
-    /// RST answering a SYN.
-    pub refused: u64,
-    /// SYNs that outlived the origin's timeout unanswered.
-    pub syn_timeout: u64,
-    /// ICMP errors that say that the host or its network can't be reached.
-    pub unreachable: u64,
-    /// Requests sent.
-    pub request: u64,
-    /// First response bytes.
-    pub response: u64,
-    /// Those of them that came after the response timeout.
-    pub response_late: u64,
-    /// Those of them that were read as an HTTP status from 200 to 499.
-    pub http_good: u64,
-    /// Those of them that were read as an HTTP status from 500 on.
-    pub http_5xx: u64,
-    /// Requests that outlived the response timeout unanswered.
-    pub no_response: u64,
-    /// RST after the handshake and before the first response byte.
-    pub reset_early: u64,
-    /// RST in the middle of a response.
-    pub reset_mid: u64,
-    /// Whose connections failed, as far as that is known.
-    pub connect_by: Clients,
-    /// Whose requests failed, likewise.
-    pub request_by: Clients,
-    /// Who waits for a first answer since the last one: a bit for each client.
-    pub syn_waits: u32,
-    /// Who waits for a response since the last one.
-    pub request_waits: u32,
-    /// When its last packet came.
-    pub last_seen: Timestamp,
-    /// Handshake RTT: samples since the beginning, and p99 of the recent past.
-    pub rtt: Quantile,
-    /// Time to first byte, likewise.
-    pub ttfb: Quantile,
-}
-
-/// A percentile of the recent past, by the shell's histogram maths.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Quantile {
-    /// Samples that it rests on.
-    pub samples: u64,
-    /// 99th percentile.
-    pub p99: Span,
 }
 
 /// Which of the two streaks tripped.
@@ -162,6 +107,8 @@ pub struct Step {
     pub decisions: Vec<Decision>,
     /// Origins that a check should look at at once.
     pub suspects: Vec<OriginId>,
+    /// How each origin wants to be checked from now on.
+    pub paces: Vec<(OriginId, Pace)>,
     /// What `status` shows.
     pub view: Vec<ServiceView>,
 }
@@ -328,6 +275,10 @@ impl Engine {
                 });
             }
             let old = old_services.remove(&spec.id);
+            let mut spec = spec;
+            for (place, origin) in spec.origins.iter_mut().zip(&origins) {
+                place.weight = origin.spec.weight;
+            }
             let mut service = Service::new(spec, origins);
             if let Some(old) = old {
                 service.inherit(old);
@@ -367,6 +318,12 @@ impl Engine {
         for result in &input.checks {
             if let Some((_, origin)) = self.find(result.origin) {
                 origin.see_check(result);
+            }
+        }
+        for &(id, check, weight) in &input.weights {
+            let Some((service, place)) = self.index.get(&id) else { continue };
+            if let Some(service) = self.services.get_mut(*service) {
+                service.set_weight(*place, check, weight);
             }
         }
         for order in &input.orders {

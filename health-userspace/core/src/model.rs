@@ -106,6 +106,10 @@ pub struct CheckSpec {
     pub layer: Layer,
     /// Time between two rounds.
     pub interval: Span,
+    /// Whether a failure may take the origin out; else it only degrades.
+    pub critical: bool,
+    /// Whether it runs only while its origin comes back.
+    pub verify: bool,
 }
 
 /// An address that the node's traffic is sent to and that Sluice steers.
@@ -175,6 +179,24 @@ pub enum Location {
     Certificate,
     /// The check itself.
     Check,
+}
+
+/// How an origin wants to be checked, as far as its condition says. The schedule turns it into intervals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// Nothing special.
+    #[default]
+    Usual,
+    /// Real traffic proves up to this layer, amply and well: checks of no more than that learn little.
+    Ample(Layer),
+    /// Something looks wrong and is not yet judged: look closely.
+    Suspect,
+    /// It ails and serves all the same: no more load than it takes.
+    Gentle,
+    /// It is out.
+    Out,
+    /// It comes back; `verify` checks run too.
+    Returning,
 }
 
 /// Result of one round of one check.

@@ -14,6 +14,7 @@ use crate::{
 };
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 
+mod pace;
 mod proof;
 mod wish;
 mod words;
@@ -67,6 +68,7 @@ pub(crate) struct Origin {
     /// Since when its next hop can't be found.
     neighbour_failed: Option<Timestamp>,
     lease: wish::Renewal,
+    dynamic: Option<pace::DynamicWeight>,
 }
 
 impl Origin {
@@ -93,6 +95,7 @@ impl Origin {
             freshly_failing: false,
             neighbour_failed: None,
             lease: wish::Renewal::default(),
+            dynamic: None,
         }
     }
 
@@ -112,6 +115,7 @@ impl Origin {
             }
         });
         self.checks = tracks.collect();
+        self.keep_weight(new);
     }
 
     /// Takes the newest counters.
@@ -314,6 +318,7 @@ impl Origin {
         if life.phase == before {
             return decision;
         }
+        self.forget_verify(now);
         match life.phase {
             Phase::Fault { .. } => {
                 if matches!(input, Input::Failing { .. } | Input::Relapse { .. }) {

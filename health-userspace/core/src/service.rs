@@ -45,6 +45,18 @@ impl Service {
         }
     }
 
+    /// Takes the base weight that the check at `check` set for the origin at `place`.
+    pub(crate) fn set_weight(&mut self, place: usize, check: u16, weight: u16) {
+        let Some(origin) = self.origins.get_mut(place) else { return };
+        if !origin.set_weight(check, &self.spec.checks, weight) {
+            return;
+        }
+        if let Some(spec) = self.spec.origins.get_mut(place) {
+            spec.weight = weight;
+        }
+        self.bases = frontends::bases(&self.spec);
+    }
+
     /// Takes an order about the origin at `place`.
     pub(crate) fn obey(&mut self, place: usize, order: &Order, now: Timestamp, decisions: &mut Vec<Decision>) {
         if order.until.is_some_and(|until| until <= now) {
@@ -82,6 +94,7 @@ impl Service {
             if origin.take_suspicion(now) {
                 step.suspects.push(origin.spec.id);
             }
+            step.paces.push((origin.spec.id, origin.pace(now, &self.spec.policy)));
             if events.is_empty() {
                 continue;
             }

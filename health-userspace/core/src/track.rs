@@ -19,6 +19,8 @@ pub use traffic::{Shown, TrafficTrack};
 #[derive(Clone, Debug)]
 pub struct CheckTrack {
     layer: Layer,
+    critical: bool,
+    verify: bool,
     window: Window,
     /// Prompt passes as `good`, slow or failing rounds as `bad`.
     prompt: Window,
@@ -70,6 +72,8 @@ impl CheckTrack {
         let length = check_window(policy, spec.interval);
         Self {
             layer: spec.layer,
+            critical: spec.critical,
+            verify: spec.verify,
             window: Window::new(length),
             prompt: Window::new(length),
             late_in_a_row: 0,
@@ -87,6 +91,7 @@ impl CheckTrack {
             // It proves something else now.
             *self = Self::new(spec, policy);
         }
+        (self.critical, self.verify) = (spec.critical, spec.verify);
         let length = check_window(policy, spec.interval);
         self.window.resize(length);
         self.prompt.resize(length);
@@ -168,6 +173,18 @@ impl CheckTrack {
         self.layer
     }
 
+    /// Whether a failure may take the origin out.
+    #[must_use]
+    pub const fn is_critical(&self) -> bool {
+        self.critical
+    }
+
+    /// Whether it runs only while its origin comes back.
+    #[must_use]
+    pub const fn is_verify(&self) -> bool {
+        self.verify
+    }
+
     /// Passes and failures in a row.
     #[must_use]
     pub const fn runs(&self) -> Runs {
@@ -245,6 +262,9 @@ impl CheckTrack {
             found.grade = Grade::Degraded;
             found.rule = "contradicted";
             found.location = Location::Check;
+        }
+        if !self.critical {
+            found.grade = found.grade.min(Grade::Degraded);
         }
         (found.grade, Some(found))
     }

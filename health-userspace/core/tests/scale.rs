@@ -27,7 +27,13 @@ fn specs(services: u16, size: u16) -> Vec<ServiceSpec> {
         capacity_cps: None,
         capacity_conns: None,
     };
-    let check = |name: &str, layer| CheckSpec { name: name.into(), layer, interval: Span::from_secs(1) };
+    let check = |name: &str, layer| CheckSpec {
+        name: name.into(),
+        layer,
+        interval: Span::from_secs(1),
+        critical: true,
+        verify: false,
+    };
     let one = |service| {
         let origins: Vec<OriginSpec> = (0..size).map(|place| origin(service, place)).collect();
         let own = origins.iter().filter(|origin| origin.tier == 0);
@@ -68,6 +74,7 @@ fn input(specs: &[ServiceSpec], now: Timestamp, round: u64, dead: bool) -> Input
         traffic: ids.iter().filter(|id| !fails(**id)).map(|id| (*id, totals)).collect(),
         kernel: ids.iter().map(|id| (*id, KernelView::default())).collect(),
         checks: ids.iter().map(|id| result(*id)).collect(),
+        weights: Vec::new(),
         orders: Vec::new(),
         neighbours: Vec::new(),
         in_sync: true,

@@ -2,7 +2,8 @@
 
 use super::{
     http,
-    model::{CheckConfig, CheckKind},
+    model::{CheckConfig, CheckKind, CheckPlan, SigningConfig},
+    plan,
     read::{At, Section},
     schema,
     service::{Names, name},
@@ -45,7 +46,7 @@ enum KindWord {
 }
 
 /// Reads a service's checks; without any, it gets `tcp`.
-pub(super) fn checks(service: &Section<'_>) -> ReadChecks {
+pub(super) fn checks(service: &Section<'_>, signing: &[SigningConfig]) -> ReadChecks {
     let sections = service.tables("check");
     if let Some(beyond) = sections.get(CHECKS_MAX) {
         let message = format!("a service has {} checks; {CHECKS_MAX} is the most", sections.len());
@@ -55,9 +56,10 @@ pub(super) fn checks(service: &Section<'_>) -> ReadChecks {
     let (mut list, mut at) = (Vec::new(), Vec::new());
     for section in &sections {
         let Some(kind) = kind(section) else { continue };
-        list.push(check(section, kind, &mut names));
+        list.push(check(section, kind, &mut names, signing));
         at.push(section.at_key("name"));
     }
+    plan::needs(&list, &at, service.sink());
     let added = service.get("check").is_none();
     if added {
         list.push(CheckConfig {
@@ -66,6 +68,7 @@ pub(super) fn checks(service: &Section<'_>) -> ReadChecks {
             interval: INTERVAL_DEFAULT,
             timeout: TIMEOUT_TCP,
             slow: None,
+            plan: CheckPlan::usual(INTERVAL_DEFAULT),
             kind: CheckKind::Tcp,
         });
         at.push(service.at_key("name"));
@@ -99,7 +102,7 @@ fn kind(section: &Section<'_>) -> Option<KindWord> {
     None
 }
 
-fn check(section: &Section<'_>, kind: KindWord, names: &mut Names) -> CheckConfig {
+fn check(section: &Section<'_>, kind: KindWord, names: &mut Names, signing: &[SigningConfig]) -> CheckConfig {
     let (word, layer, timeout_default) = match kind {
         KindWord::Tcp => ("tcp", Layer::Transport, TIMEOUT_TCP),
         KindWord::Http => ("http", Layer::Application, TIMEOUT_HTTP),
@@ -134,5 +137,6 @@ fn check(section: &Section<'_>, kind: KindWord, names: &mut Names) -> CheckConfi
         }
         KindWord::Http => CheckKind::Http(Box::new(http::http(section, &name))),
     };
-    CheckConfig { name, layer, interval, timeout, slow, kind }
+    let plan = plan::plan(section, &name, interval, signing);
+    CheckConfig { name, layer, interval, timeout, slow, plan, kind }
 }

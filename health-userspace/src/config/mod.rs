@@ -15,12 +15,14 @@ mod diagnostic;
 mod http;
 mod model;
 mod node;
+mod plan;
 mod policy;
 mod read;
 mod resolved;
 mod schema;
 mod service;
 mod shape;
+mod signing;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -28,8 +30,9 @@ mod tests;
 pub use diagnostic::{ConfigErrors, Diagnostic};
 pub use http::{BodyRule, HttpCheck, Pattern, StatusSet};
 pub use model::{
-    Bypass, CapacityScope, CgroupSetting, CheckConfig, CheckKind, Config, ControlConfig, Detail, InterfacePattern,
-    Limits, MetricsConfig, NodeConfig, OriginConfig, Prefix, ServiceConfig,
+    Bypass, CapacityScope, CgroupSetting, CheckConfig, CheckKind, CheckPlan, Config, ControlConfig, Detail,
+    InterfacePattern, Limits, MetricsConfig, NodeConfig, OriginConfig, Prefix, ServiceConfig, SigningConfig,
+    SigningKey, Source,
 };
 pub(crate) use shape::nearest;
 pub use spec::Ids;
@@ -101,8 +104,9 @@ pub fn parse(text: &str, file_name: &str) -> Result<Loaded, ConfigErrors> {
     let root = Section::root(table.get_ref(), &sink);
     let node = node::node(&root.table("node"));
     let control = node::control(&root.table("control"));
-    let services = service::services(&root, &node);
-    let config = Config { node, control, services: services.iter().map(|read| read.config.clone()).collect() };
+    let signing = signing::signing(&root);
+    let services = service::services(&root, &node, &signing);
+    let config = Config { node, control, signing, services: services.iter().map(|read| read.config.clone()).collect() };
     cross::check(&config, &services, &sink);
 
     let (errors, warnings) = sink.split(file_name, text);

@@ -6,6 +6,7 @@ use health_core::{
     model::{Balance, Layer, Mode},
     policy::Policy,
 };
+use hyper::header::HeaderName;
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
@@ -19,6 +20,8 @@ pub struct Config {
     pub node: NodeConfig,
     /// How it is watched and ordered about.
     pub control: ControlConfig,
+    /// Keys with which checks are signed, by name.
+    pub signing: Vec<SigningConfig>,
     /// In the file's order; at least one.
     pub services: Vec<ServiceConfig>,
 }
@@ -201,8 +204,64 @@ pub struct CheckConfig {
     pub timeout: Span,
     /// A pass that took longer is a slow one.
     pub slow: Option<Span>,
+    /// How often when, what it weighs, how its packets leave.
+    pub plan: CheckPlan,
     /// What is done.
     pub kind: CheckKind,
+}
+
+/// What every kind of check has besides its interval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckPlan {
+    /// `interval_fast`: between rounds on suspicion, and until a change is settled. Default: a fifth of the interval, and at
+    /// least a second of it.
+    pub fast: Span,
+    /// `interval_recover`: between rounds of an origin that is out, at first. Default: the interval.
+    pub recover: Span,
+    /// `interval_max`: longest time between rounds, of an origin that stays out or whose traffic proves as much as the check.
+    /// Default: six intervals.
+    pub max: Span,
+    /// Names of checks of this service; while one of them fails, this one is not run.
+    pub needs: Vec<String>,
+    /// Whether a failure may take the origin out; else it only degrades. Default true.
+    pub critical: bool,
+    /// Whether it runs only while its origin comes back. Default false.
+    pub verify: bool,
+    /// From where.
+    pub source: Source,
+    /// With what requests are signed.
+    pub sign: Option<SigningConfig>,
+}
+
+/// From where a check's packets leave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// An address of this node; for origins of its family. Default: what routing says.
+    pub address: Option<IpAddr>,
+    /// `SO_BINDTODEVICE`. Default: what routing says.
+    pub interface: Option<String>,
+}
+
+/// `[signing.NAME]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SigningConfig {
+    /// What checks call it.
+    pub name: String,
+    /// Carries the signature. Default `x-sluice-signature`.
+    pub header: HeaderName,
+    /// The one of `keys` that signs: `use`.
+    pub key: SigningKey,
+    /// All that origins may still know, in the file's order.
+    pub keys: Vec<SigningKey>,
+}
+
+/// A key and where it lies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SigningKey {
+    /// Sent with each signature, so that origins can hold several while keys change.
+    pub id: String,
+    /// The secret: the whole file without a line end behind it.
+    pub file: PathBuf,
 }
 
 /// Kinds of check.

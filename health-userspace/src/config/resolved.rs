@@ -2,7 +2,8 @@
 
 use super::{
     model::{
-        CapacityScope, CgroupSetting, CheckConfig, CheckKind, Config, Detail, NodeConfig, OriginConfig, ServiceConfig,
+        CapacityScope, CgroupSetting, CheckConfig, CheckKind, CheckPlan, Config, Detail, NodeConfig, OriginConfig,
+        ServiceConfig, SigningConfig, SigningKey,
     },
     node::{HISTOGRAMS, MODES, ORIGIN_DETAILS},
     policy::{OVERFLOWS, RETURN_PATHS},
@@ -47,6 +48,9 @@ impl Config {
         out.header("[control]");
         out.key("listen", text(&self.control.listen.to_string()));
         out.key("socket", text(&self.control.socket.to_string_lossy()));
+        for signing in &self.signing {
+            self::signing(&mut out, signing);
+        }
         for service in &self.services {
             self::service(&mut out, service);
         }
@@ -133,6 +137,7 @@ fn check(out: &mut Out, check: &CheckConfig) {
     if let Some(slow) = check.slow {
         out.key("slow", time(slow));
     }
+    plan(out, &check.plan);
     let CheckKind::Http(http) = &check.kind else { return };
     out.key("url", text(http.url.as_str()));
     out.key("method", text(http.method.as_str()));
@@ -148,6 +153,34 @@ fn check(out: &mut Out, check: &CheckConfig) {
         out.key("body", texts([rule.to_string()]));
     }
     out.key("body_max", text(&format!("{}B", http.body_max)));
+}
+
+fn plan(out: &mut Out, plan: &CheckPlan) {
+    let CheckPlan { fast, recover, max, needs, critical, verify, source, sign } = plan;
+    out.key("interval_fast", time(*fast));
+    out.key("interval_recover", time(*recover));
+    out.key("interval_max", time(*max));
+    out.key("needs", texts(needs));
+    out.key("critical", critical);
+    out.key("verify", verify);
+    let address = source.address.map(|address| format!("address = {}", text(&address.to_string())));
+    let interface = source.interface.as_ref().map(|interface| format!("interface = {}", text(interface)));
+    let source: Vec<_> = address.into_iter().chain(interface).collect();
+    if !source.is_empty() {
+        out.key("source", format_args!("{{ {} }}", source.join(", ")));
+    }
+    if let Some(sign) = sign {
+        out.key("sign", text(&sign.name));
+    }
+}
+
+fn signing(out: &mut Out, signing: &SigningConfig) {
+    out.header(&format!("[signing.{}]", text(&signing.name)));
+    out.key("header", text(signing.header.as_str()));
+    out.key("use", text(&signing.key.id));
+    let key = |key: &SigningKey| format!("{{ id = {}, file = {} }}", text(&key.id), text(&key.file.to_string_lossy()));
+    let keys: Vec<_> = signing.keys.iter().map(key).collect();
+    out.key("keys", format_args!("[{}]", keys.join(", ")));
 }
 
 fn policy(out: &mut Out, policy: &Policy) {

@@ -2,7 +2,7 @@
 
 use super::{
     check,
-    model::{CapacityScope, NodeConfig, OriginConfig, ServiceConfig},
+    model::{CapacityScope, NodeConfig, OriginConfig, ServiceConfig, SigningConfig},
     node::{MODES, NAME_CHARS_MAX},
     policy,
     read::{At, Section},
@@ -41,7 +41,7 @@ pub(super) struct ReadService {
 }
 
 /// Reads all services.
-pub(super) fn services(root: &Section<'_>, node: &NodeConfig) -> Vec<ReadService> {
+pub(super) fn services(root: &Section<'_>, node: &NodeConfig, signing: &[SigningConfig]) -> Vec<ReadService> {
     let defaults = policy::policy(&root.table("defaults").table("policy"), &Policy::default());
     let sections = root.tables("service");
     if root.get("service").is_none() || (sections.is_empty() && !root.sink().has_errors()) {
@@ -49,10 +49,14 @@ pub(super) fn services(root: &Section<'_>, node: &NodeConfig) -> Vec<ReadService
         root.error("service", "there is no service", fix);
     }
     let mut names = Names::new("service");
-    sections.iter().map(|section| service(section, node, &defaults, &mut names)).collect()
+    sections.iter().map(|section| service(section, (node, &defaults, signing), &mut names)).collect()
 }
 
-fn service(section: &Section<'_>, node: &NodeConfig, defaults: &Policy, names: &mut Names) -> ReadService {
+fn service(
+    section: &Section<'_>,
+    (node, defaults, signing): (&NodeConfig, &Policy, &[SigningConfig]),
+    names: &mut Names,
+) -> ReadService {
     let name = name(section, "service", None, names);
     let mode = section.choice("mode", MODES);
     if node.mode == Mode::Observe && mode == Some(Mode::Enforce) {
@@ -77,7 +81,7 @@ fn service(section: &Section<'_>, node: &NodeConfig, defaults: &Policy, names: &
     let mut origin_names = Names::new("origin");
     let origins = sections.iter().map(|section| origin(section, &mut origin_names)).collect();
     let origins_at = sections.iter().map(|section| section.at_key("address")).collect();
-    let checks = check::checks(section);
+    let checks = check::checks(section, signing);
     let vips = vips(section);
     let config = ServiceConfig {
         mode: node.mode.max(mode.unwrap_or(node.mode)),

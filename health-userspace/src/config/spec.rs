@@ -39,7 +39,13 @@ impl ServiceConfig {
             checks: self
                 .checks
                 .iter()
-                .map(|check| CheckSpec { name: check.name.clone(), layer: check.layer, interval: check.interval })
+                .map(|check| CheckSpec {
+                    name: check.name.clone(),
+                    layer: check.layer,
+                    interval: check.interval,
+                    critical: check.plan.critical,
+                    verify: check.plan.verify,
+                })
                 .collect(),
             balance: self.balance,
             frontends: self

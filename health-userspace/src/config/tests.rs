@@ -183,6 +183,12 @@ fn resolved_shows_every_default() {
         type = "tcp"
         interval = "5s"
         timeout = "1s"
+        interval_fast = "1s"
+        interval_recover = "5s"
+        interval_max = "30s"
+        needs = []
+        critical = true
+        verify = false
 
         [service.policy]
         fall = 3
@@ -603,8 +609,8 @@ fn bad_values() {
             16:7 check `tcp`: `url` means nothing to a tcp check
             remove it, or write type = "http"
         type = "tcp" ⏎ needs = ["port"]
-            16:1 `service.check.needs` is not yet supported
-            remove it; a later version of Sluice will read it
+            14:1 check `tcp` needs `port`, and there is none
+            name another check of this service
         type = "tcp" ⏎ expect = ["contains:x"]
             16:10 check `tcp`: `expect` means nothing to a tcp check
             remove it, or write type = "http"
@@ -949,15 +955,12 @@ weight = 0
 #[test]
 fn keys_of_the_contract_are_told_from_mistakes() {
     let later = [
-        ("", "include hook signing cluster"),
+        ("", "include hook cluster"),
         ("node", "governor"),
         ("control", "tls token_files roles"),
         ("service", "tenant affinity dns discover"),
         ("service.origin", "family pkcs11"),
-        (
-            "service.check",
-            "needs critical verify http interval_fast interval_recover interval_max sign source tls request",
-        ),
+        ("service.check", "http tls request"),
         (
             "service.check",
             "send alpn helo starttls query record transport answer service size exec user dynamic_weight",

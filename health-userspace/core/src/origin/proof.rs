@@ -127,7 +127,9 @@ impl Origin {
     /// Whether the origin has earned its way out of a fault, and by which rule.
     fn risen(&self, cause: Cause, now: Timestamp, policy: &Policy) -> Option<&'static str> {
         let rise = u32::from(policy.rise);
-        let heard = self.checks.iter().filter(|check| check.newest() > Timestamp::NEVER);
+        // What only degrades can't hold it out, and what runs at its return only can't have passed before.
+        let decisive = |check: &&CheckTrack| check.is_critical() && !check.is_verify();
+        let heard = self.checks.iter().filter(|check| check.newest() > Timestamp::NEVER).filter(decisive);
         let vetoed = heard.clone().any(|check| check.runs().failures() > 0 || check.runs().passes() < rise);
         if vetoed || self.neighbour_failed.is_some() || self.traffic_still_fails(now, policy) {
             return None;
@@ -165,7 +167,7 @@ impl Origin {
 
     /// A failure while it waits.
     fn relapse(&self, cause: Cause, policy: &Policy) -> Option<Input> {
-        if let Some(check) = self.checks.iter().find(|check| check.runs().failures() > 0) {
+        if let Some(check) = self.checks.iter().find(|check| check.is_critical() && check.runs().failures() > 0) {
             let cause = Cause { layer: check.layer().max(cause.layer), by: CauseBy::Checks };
             return Some(Input::Relapse { cause, rule: "failed_in_hold_down" });
         }

@@ -5,6 +5,7 @@ use crate::clients::Clients;
 use crate::model::{
     Balance, CheckSpec, Family, FrontendId, FrontendSpec, LocalReason, Mode, OriginSpec, Outcome, Reason,
 };
+use crate::time::Span;
 use alloc::{borrow::ToOwned, collections::BTreeMap, format, string::ToString, vec};
 
 const A: OriginId = OriginId(1);
@@ -36,7 +37,7 @@ fn origin(id: OriginId, name: &str, tier: u8) -> OriginSpec {
 }
 
 fn check(name: &str, layer: Layer) -> CheckSpec {
-    CheckSpec { name: name.to_owned(), layer, interval: Span::from_secs(1) }
+    CheckSpec { name: name.to_owned(), layer, interval: Span::from_secs(1), critical: true, verify: false }
 }
 
 fn shop(checks: &[CheckSpec]) -> ServiceSpec {
@@ -72,6 +73,7 @@ impl Scene {
             traffic: self.totals.iter().map(|(id, totals)| (*id, *totals)).collect(),
             kernel: self.kernel.iter().map(|(id, view)| (*id, *view)).collect(),
             checks,
+            weights: Vec::new(),
             orders,
             neighbours: core::mem::take(&mut self.neighbours),
             in_sync: true,

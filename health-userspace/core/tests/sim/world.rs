@@ -148,8 +148,20 @@ fn service(place: usize, dice: &mut Dice, next: &mut u16) -> ServiceSpec {
         *next += 1;
         frontends.push(FrontendSpec { id: FrontendId(*next), own: None, family });
     }
-    let port = CheckSpec { name: "port".into(), layer: Layer::Transport, interval: Span::from_secs(1) };
-    let page = CheckSpec { name: "page".into(), layer: Layer::Application, interval: Span::from_millis(1500) };
+    let port = CheckSpec {
+        name: "port".into(),
+        layer: Layer::Transport,
+        interval: Span::from_secs(1),
+        critical: true,
+        verify: false,
+    };
+    let page = CheckSpec {
+        name: "page".into(),
+        layer: Layer::Application,
+        interval: Span::from_millis(1500),
+        critical: true,
+        verify: false,
+    };
     let checks = match dice.below(4) {
         0 => vec![port],
         1 => vec![page],
@@ -218,6 +230,7 @@ impl World {
             traffic: self.hosts.iter().map(|(id, host)| (*id, host.totals)).collect(),
             kernel: self.hosts.iter().map(|(id, host)| (*id, host.view)).collect(),
             checks,
+            weights: Vec::new(),
             orders,
             neighbours: self.neighbours(),
             in_sync: !self.writes_fail,
