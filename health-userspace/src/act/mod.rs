@@ -13,6 +13,7 @@ use crate::{
 pub fn carry_out(step: &Step, datapath: &mut Datapath, checks: &mut Scheduler, now: Timestamp) -> Applied {
     // Steering first: who asks for the status afterwards sees what already holds.
     let applied = datapath.apply(&step.plan, now);
+    step.paces.iter().for_each(|&(origin, pace)| checks.pace(origin, pace));
     step.suspects.iter().for_each(|&origin| checks.hurry(origin));
     applied
 }

@@ -31,6 +31,17 @@ pub(super) struct Setting<'a> {
     pub(super) tls: Option<&'a Arc<ClientConfig>>,
 }
 
+/// The address that a check of an origin asks: two origins on one host may share a health page. Its own, unless a kind
+/// says otherwise; never shared then.
+pub(super) fn asks(check: &CheckConfig, origin: SocketAddr) -> SocketAddr {
+    match &check.kind {
+        CheckKind::Http(http) => {
+            SocketAddr::new(origin.ip(), http.url.port_or_known_default().unwrap_or_else(|| origin.port()))
+        }
+        CheckKind::Tcp => origin,
+    }
+}
+
 /// Makes a check ready.
 ///
 /// # Errors

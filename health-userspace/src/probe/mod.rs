@@ -1,13 +1,18 @@
 //! Active checks, on a schedule.
 //!
-//! One task for each (origin, check): a hung target holds up nobody but itself, and rounds of one check can't overlap.
+//! One task for each question to an address: a hung target holds up nobody but itself, rounds of one check can't overlap,
+//! and what several services ask alike is asked once.
 //! A round has one absolute deadline over all its steps. What it says about the origin is a [`CheckResult`]; thresholds
 //! over time are the judgement's. A shortage on this node (descriptors, ports, memory, a process that was stopped or
 //! starved) is [`Outcome::Local`], never evidence.
 //!
 //! | file | does |
 //! |---|---|
-//! | `schedule` | who runs when: spread start, jitter, budget, hurry |
+//! | `schedule` | what is checked, turned into jobs: the same question once; spread start, hurry |
+//! | `job` | one question to one address: when it runs, whom it is about; `needs`, `verify` |
+//! | `rhythm` | how long until the next round, as a pure function |
+//! | `standing` | what the checks of one origin know of each other and of the judgement |
+//! | `budget`, `chance` | rounds per second, of the node and of an origin; jitter |
 //! | `round` | one round: deadline, lateness, `slow` |
 //! | `kind` | the seam: what a kind of check is to the schedule |
 //! | `trace` | what a round notes: steps and their times, why it ended |
@@ -25,13 +30,18 @@
 //! [`CheckResult`]: health_core::model::CheckResult
 //! [`Outcome::Local`]: health_core::model::Outcome::Local
 
+mod budget;
+mod chance;
 mod clock;
 mod failure;
 mod http;
+mod job;
 mod kind;
+mod rhythm;
 mod round;
 mod schedule;
 mod socket;
+mod standing;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -63,6 +73,19 @@ pub enum ProbeError {
     Tls {
         /// Why.
         source: tokio_rustls::rustls::Error,
+    },
+    /// Local trouble that can be foreseen.
+    #[error(
+        "{checks} checks need {needed} file descriptors, and this process may have {limit}; raise LimitNOFILE of the \
+         service, or `ulimit -n`"
+    )]
+    Descriptors {
+        /// How many there are.
+        checks: usize,
+        /// What they need at most, at one moment.
+        needed: u64,
+        /// The hard limit, to which the soft one was raised.
+        limit: u64,
     },
     /// A check's URL can't be asked.
     #[error("check `{check}` has a url that cannot be asked")]

@@ -1,43 +1,37 @@
-//! Who runs when.
+//! What is checked: origins and their checks, turned into jobs.
 
 use super::{
     ProbeError,
-    clock::{Stalls, duration},
-    kind::Setting,
-    round::{Finished, Round},
+    budget::Budget,
+    chance::Chance,
+    clock::Stalls,
+    job::{Shared, Subscriber, Worker},
+    kind::{self, Setting},
+    rhythm::Run,
+    round::Round,
     socket::{self, Sockets},
+    standing::Standing,
     tls,
     trace::{Notes, Step},
 };
 use crate::config::{CheckConfig, CheckKind, Config, Ids, OriginConfig, ServiceConfig};
 use health_core::{
     Span,
-    model::{CheckResult, OriginId},
+    model::{CheckResult, OriginId, Pace},
 };
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU16, Ordering},
-    },
-    time::Duration,
-};
-use tokio::{
-    sync::{Notify, mpsc::Sender},
-    task::JoinHandle,
-    time::{Instant, sleep_until},
-};
+use nix::sys::resource::{Resource, getrlimit};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{sync::mpsc::Sender, task::JoinHandle, time::Instant};
 use tokio_rustls::rustls::ClientConfig;
 
-/// First rounds are spread over this or the interval, whichever is less: a start should know soon what works.
-const SPREAD_MAX: Span = Span::from_secs(1);
-/// A round that begins later than this, or than half its interval, is dropped as late.
-const LATE_MIN: Span = Span::from_secs(1);
+/// Few first rounds are spread over this or the interval, whichever is less: a start should know soon what works.
+const SPREAD_MIN: Span = Span::from_secs(1);
+/// Many are spread so that about so many begin in a second, over at most their interval: the load is even from the start.
+const FIRST_PER_S: u64 = 200;
 /// Least time between two hurried rounds of an origin: suspicion comes in bursts, and must not become a load.
 const HURRY_MIN: Duration = Duration::from_millis(250);
-/// Share of a second's budget that may be spent at once.
-const BURST_PART: u32 = 10;
+/// Descriptors that the daemon needs besides one for each check: maps, links, sockets of clients.
+const DESCRIPTORS_OTHER: u64 = 256;
 
 /// What all checks share.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +62,8 @@ pub struct Target {
     pub address: SocketAddr,
     /// Its service's name, for logs.
     pub service: String,
+    /// `fall` and `rise` of its service: what is not settled yet is asked faster.
+    pub runs: (u32, u32),
     /// Checks, each with its place in the service's list.
     pub checks: Vec<(u16, CheckConfig)>,
 }
@@ -82,46 +78,64 @@ impl Target {
                 origin: ids.origin(origin.address),
                 address: origin.address,
                 service: service.name.clone(),
+                runs: (service.policy.fall.into(), service.policy.rise.into()),
                 checks: checks.clone(),
             };
             service.origins.iter().map(target).collect::<Vec<_>>()
         };
         config.services.iter().flat_map(targets_of).collect()
     }
+
+    /// Places of the checks that the one of this name needs.
+    fn needs(&self, check: &CheckConfig) -> Vec<u16> {
+        let place = |name: &String| self.checks.iter().find(|(_, other)| other.name == *name).map(|(place, _)| *place);
+        check.plan.needs.iter().filter_map(place).collect()
+    }
 }
 
 /// Runs checks until it is dropped.
 #[derive(Debug)]
 pub struct Scheduler {
-    shared: Arc<Shared>,
+    node: Arc<Node>,
+    mark: u32,
     tls: Option<Arc<ClientConfig>>,
     origins: HashMap<OriginId, Origin>,
+    /// By the address that is asked.
+    jobs: HashMap<SocketAddr, Vec<Job>>,
     _heart: Task,
 }
 
+/// What all jobs share.
 #[derive(Debug)]
-struct Shared {
-    mark: u32,
-    budget: Budget,
-    stalls: Stalls,
-    results: Sender<Report>,
+pub(super) struct Node {
+    pub(super) budget: Budget,
+    pub(super) stalls: Stalls,
+    pub(super) results: Sender<Report>,
 }
 
 /// An origin that is checked.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Origin {
-    checks: Vec<Running>,
+    standing: Arc<Standing>,
+    checks: Vec<(u16, CheckConfig)>,
+    jobs: Vec<Arc<Shared>>,
     hurried: Option<Instant>,
 }
 
-/// A check that has its task; `check.name` is unique among an origin's.
+/// A check of an address, which has its task.
 #[derive(Debug)]
-struct Running {
-    address: SocketAddr,
-    check: CheckConfig,
-    index: Arc<AtomicU16>,
-    hurry: Arc<Notify>,
+struct Job {
+    work: CheckConfig,
+    shared: Arc<Shared>,
     _task: Task,
+}
+
+/// A job that is wanted, by whom, and its preparation if there is none yet.
+struct Wanted<'a> {
+    address: SocketAddr,
+    work: CheckConfig,
+    of: Vec<(&'a Target, u16)>,
+    round: Option<Round>,
 }
 
 /// A task that ends with its owner.
@@ -144,19 +158,21 @@ impl Scheduler {
     pub fn new(settings: Settings, results: Sender<Report>) -> Result<Self, ProbeError> {
         socket::try_mark(settings.mark)?;
         let budget = Budget::new(settings.checks_per_s);
-        let shared = Arc::new(Shared { mark: settings.mark, budget, stalls: Stalls::new(), results });
+        let node = Arc::new(Node { budget, stalls: Stalls::new(), results });
         let heart = tokio::spawn({
-            let shared = Arc::clone(&shared);
-            async move { shared.stalls.watch().await }
+            let node = Arc::clone(&node);
+            async move { node.stalls.watch().await }
         });
-        Ok(Self { shared, tls: None, origins: HashMap::new(), _heart: Task(heart) })
+        let (origins, jobs) = (HashMap::new(), HashMap::new());
+        Ok(Self { node, mark: settings.mark, tls: None, origins, jobs, _heart: Task(heart) })
     }
 
     /// Checks these targets from now on, and no others. What did not change keeps its phase, and a round in flight.
     ///
     /// # Errors
     ///
-    /// A check can't be run at all; then everything stays as it was.
+    /// A check can't be run at all, or there are more than this process may have descriptors; then everything stays as it
+    /// was.
     pub fn apply(&mut self, targets: &[Target]) -> Result<(), ProbeError> {
         let https = |check: &CheckConfig| matches!(&check.kind, CheckKind::Http(http) if http.url.scheme() == "https");
         let mut checks = targets.iter().flat_map(|target| &target.checks);
@@ -164,36 +180,38 @@ impl Scheduler {
             self.tls = Some(tls::system()?);
         }
         // First all that may fail, then the change.
-        let mut fresh = Vec::new();
-        for target in targets {
-            for (index, check) in &target.checks {
-                if self.find(target, check).is_none() {
-                    let sockets = Sockets { mark: self.shared.mark, ..Sockets::default() };
-                    let setting = Setting { check, address: target.address, sockets: &sockets, tls: self.tls.as_ref() };
-                    let round = Round::new(setting)?;
-                    fresh.push((target, *index, check, round));
-                }
+        let mut wanted = wanted(targets);
+        descriptors(wanted.len())?;
+        for one in &mut wanted {
+            if !self.jobs.get(&one.address).is_some_and(|jobs| jobs.iter().any(|job| job.work == one.work)) {
+                one.round = Some(self.prepare(one)?);
             }
         }
-        let mut origins: HashMap<OriginId, Origin> = HashMap::new();
-        for target in targets {
-            let next = origins.entry(target.origin).or_default();
-            let Some(old) = self.origins.get_mut(&target.origin) else { continue };
-            next.hurried = old.hurried;
-            for (index, check) in &target.checks {
-                let same = |old: &Running| old.address == target.address && old.check == *check;
-                let Some(at) = old.checks.iter().position(same) else { continue };
-                let kept = old.checks.swap_remove(at);
-                kept.index.store(*index, Ordering::Relaxed);
-                next.checks.push(kept);
-            }
+        let mut origins: HashMap<OriginId, Origin> =
+            targets.iter().map(|target| (target.origin, self.origin(target))).collect();
+        let spread =
+            Span::from_secs(u64::try_from(wanted.iter().filter(|one| one.round.is_some()).count()).unwrap_or(0))
+                .part(FIRST_PER_S)
+                .max(SPREAD_MIN);
+        let mut jobs: HashMap<SocketAddr, Vec<Job>> = HashMap::new();
+        for one in wanted {
+            let shared = self.old(&one).map_or_else(Arc::default, |old| Arc::clone(&old.shared));
+            subscribe(&one, &shared, &mut origins);
+            let (address, work) = (one.address, one.work.clone());
+            let kept = self.jobs.get_mut(&address).and_then(|old| {
+                let at = old.iter().position(|job| job.work == work)?;
+                Some(old.swap_remove(at))
+            });
+            let job = match (kept, one.round) {
+                (Some(kept), _) => kept,
+                (None, Some(round)) => self.start(address, work, shared, round, spread),
+                // Both were looked for in the same list.
+                (None, None) => continue,
+            };
+            jobs.entry(address).or_default().push(job);
         }
-        for (target, index, check, round) in fresh {
-            let running = self.start(target, index, check, round);
-            origins.entry(target.origin).or_default().checks.push(running);
-        }
-        // What is left in the old map ends here.
-        self.origins = origins;
+        // What is left in the old maps ends here.
+        (self.origins, self.jobs) = (origins, jobs);
         Ok(())
     }
 
@@ -205,193 +223,114 @@ impl Scheduler {
             return;
         }
         origin.hurried = Some(now);
-        for running in &origin.checks {
-            running.hurry.notify_one();
+        origin.jobs.iter().for_each(|job| job.hurry());
+    }
+
+    /// Takes how the judgement wants an origin to be checked from now on.
+    pub fn pace(&self, origin: OriginId, pace: Pace) {
+        let Some(origin) = self.origins.get(&origin) else { return };
+        if origin.standing.set_pace(pace) {
+            origin.jobs.iter().for_each(|job| job.reconsider());
         }
     }
 
-    fn find(&self, target: &Target, check: &CheckConfig) -> Option<&Running> {
-        let checks = &self.origins.get(&target.origin)?.checks;
-        checks.iter().find(|old| old.address == target.address && old.check == *check)
+    fn old(&self, one: &Wanted<'_>) -> Option<&Job> {
+        self.jobs.get(&one.address)?.iter().find(|job| job.work == one.work)
     }
 
-    fn start(&self, target: &Target, index: u16, check: &CheckConfig, round: Round) -> Running {
-        let Target { origin, address, ref service, .. } = *target;
-        let index = Arc::new(AtomicU16::new(index));
-        let hurry = Arc::new(Notify::new());
+    fn prepare(&self, one: &Wanted<'_>) -> Result<Round, ProbeError> {
+        // Whoever asked first names it in errors, and is the one whose address a kind is told.
+        let address = one.of.first().map_or(one.address, |(target, _)| target.address);
+        let source = &one.work.plan.source;
+        let sockets = Sockets { mark: self.mark, address: source.address, interface: source.interface.clone() };
+        Round::new(Setting { check: &one.work, address, sockets: &sockets, tls: self.tls.as_ref() })
+    }
+
+    /// The origin of a target, which goes on where it was.
+    fn origin(&self, target: &Target) -> Origin {
+        let places = target.checks.iter().map(|(place, _)| usize::from(*place) + 1).max().unwrap_or(0);
+        let standing = Standing::new(target.origin, &target.service, target.runs, places);
+        let old = self.origins.get(&target.origin);
+        if let Some(old) = old {
+            standing.inherit(&old.standing);
+            for (place, check) in &target.checks {
+                if let Some((before, _)) = old.checks.iter().find(|(_, other)| other == check) {
+                    standing.set_last(*place, old.standing.last(*before));
+                }
+            }
+        }
+        let hurried = old.and_then(|old| old.hurried);
+        Origin { standing: Arc::new(standing), checks: target.checks.clone(), jobs: Vec::new(), hurried }
+    }
+
+    fn start(&self, address: SocketAddr, check: CheckConfig, shared: Arc<Shared>, round: Round, spread: Span) -> Job {
+        let mut chance = Chance::of(address, check.kind.name());
+        let spread = check.interval.min(spread);
+        let first = chance.below(spread);
         let worker = Worker {
-            shared: Arc::clone(&self.shared),
-            origin,
-            service: service.clone(),
-            name: check.name.clone(),
-            index: Arc::clone(&index),
-            hurry: Arc::clone(&hurry),
-            interval: check.interval,
-            chance: Chance::of(origin, address, &check.name),
+            node: Arc::clone(&self.node),
+            shared: Arc::clone(&shared),
+            check: check.clone(),
+            chance,
             round,
+            base: Instant::now(),
+            part: 0,
+            run: Run::default(),
         };
-        Running { address, check: check.clone(), index, hurry, _task: Task(tokio::spawn(worker.work())) }
+        Job { work: check, shared, _task: Task(tokio::spawn(worker.work(first, spread))) }
     }
 }
 
-/// One check of one origin, for as long as it is configured.
-struct Worker {
-    shared: Arc<Shared>,
-    origin: OriginId,
-    service: String,
-    name: String,
-    index: Arc<AtomicU16>,
-    hurry: Arc<Notify>,
-    interval: Span,
-    chance: Chance,
-    round: Round,
-}
-
-impl Worker {
-    async fn work(mut self) {
-        let spread = self.interval.min(SPREAD_MAX);
-        let late = Span(self.interval.0 / 2).max(LATE_MIN);
-        let mut due = Instant::now() + duration(self.chance.below(spread));
-        // The first rounds come close together; the second ones go to their places all over the interval.
-        let mut step = self.chance.between(self.interval, 25, 125);
-        loop {
-            let hurried = tokio::select! {
-                () = sleep_until(due) => false,
-                () = self.hurry.notified() => true,
-            };
-            let woke = Instant::now();
-            let wait = self.shared.budget.reserve(woke);
-            if !wait.is_zero() {
-                sleep_until(woke + wait).await;
-            }
-            // Waiting for the budget is no lateness: the node is told to check more slowly.
-            let behind = if hurried { Duration::ZERO } else { woke.duration_since(due) } + (woke + wait).elapsed();
-            let is_late = behind > duration(late);
-            let finished = if is_late { Finished::late() } else { self.round.run(&self.shared.stalls).await };
-            if !self.tell(finished).await {
-                return;
-            }
-            if hurried {
+/// What is to be asked, once for each address and question, whoever wants to know.
+fn wanted(targets: &[Target]) -> Vec<Wanted<'_>> {
+    let mut places: HashMap<SocketAddr, Vec<usize>> = HashMap::new();
+    let mut wanted: Vec<Wanted<'_>> = Vec::new();
+    for target in targets {
+        for (place, check) in &target.checks {
+            let (address, work) = (kind::asks(check, target.address), question(check));
+            let same = places.entry(address).or_default();
+            if let Some(&at) = same.iter().find(|at| wanted[**at].work == work) {
+                wanted[at].of.push((target, *place));
                 continue;
             }
-            due += duration(step);
-            let now = Instant::now();
-            if is_late {
-                // Missed rounds collapse into one, and a node that was stopped does not run them all at once.
-                due = now + duration(self.chance.below(spread));
-            } else if due < now {
-                due = now + duration(self.chance.below(Span(spread.0 / 10)));
-            }
-            step = self.chance.between(self.interval, 90, 110);
+            same.push(wanted.len());
+            wanted.push(Wanted { address, work, of: vec![(target, *place)], round: None });
         }
     }
-
-    /// False once nobody listens any more.
-    async fn tell(&mut self, finished: Finished) -> bool {
-        let Finished { began, ended, outcome, steps, notes } = finished;
-        let (service, check) = (self.service.as_str(), self.name.as_str());
-        tracing::trace!(service, check, origin = self.origin.0, ?outcome, took = %ended.since(began), "round");
-        let check = self.index.load(Ordering::Relaxed);
-        let result = CheckResult { origin: self.origin, check, began, ended, outcome };
-        self.shared.results.send(Report { result, steps, notes }).await.is_ok()
-    }
+    wanted
 }
 
-/// The node's budget: a token bucket, kept as the time at which it is full again.
-#[derive(Debug)]
-struct Budget {
-    period: Duration,
-    burst: Duration,
-    full_at: Mutex<Option<Instant>>,
+/// The check without what only its service knows: two that are equal then ask the same, equally often.
+fn question(check: &CheckConfig) -> CheckConfig {
+    let mut work = check.clone();
+    work.name.clear();
+    work.plan.needs.clear();
+    (work.plan.critical, work.plan.verify) = (true, false);
+    work
 }
 
-impl Budget {
-    fn new(per_s: u32) -> Self {
-        let per_s = per_s.max(1);
-        let period = Duration::from_secs(1) / per_s;
-        Self { period, burst: period * (per_s / BURST_PART).max(1), full_at: Mutex::new(None) }
-    }
-
-    /// Takes one round out of the budget, and says how long it has to wait for it.
-    fn reserve(&self, now: Instant) -> Duration {
-        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let begin = full_at.map_or(now, |full_at| full_at.max(now));
-        let after = begin + self.period;
-        *full_at = Some(after);
-        after.duration_since(now).saturating_sub(self.burst)
-    }
-}
-
-/// Marsaglia's xorshift64: spreads schedules, alike in every run, and needs no entropy.
-#[derive(Clone, Copy, Debug)]
-struct Chance(u64);
-
-impl Chance {
-    /// FNV-1a over what names the schedule.
-    fn of(origin: OriginId, address: SocketAddr, check: &str) -> Self {
-        let text = format!("{}/{address}/{check}", origin.0);
-        let hash = text
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-        Self(hash | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// Something below `span`; nothing if there is nothing below.
-    fn below(&mut self, span: Span) -> Span {
-        Span(self.next().checked_rem(span.0).unwrap_or(0))
-    }
-
-    /// Between two percentages of `span`.
-    fn between(&mut self, span: Span, least: u64, most: u64) -> Span {
-        let hundredth = Span(span.0 / 100);
-        let width = self.below(hundredth.times(most - least));
-        Span(hundredth.times(least).0.saturating_add(width.0))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_budget_lets_a_burst_pass_and_then_spreads() {
-        let budget = Budget::new(100);
-        let now = Instant::now();
-        let waits: Vec<u128> = (0..14).map(|_| budget.reserve(now).as_millis()).collect();
-        assert_eq!(waits, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 20, 30, 40]);
-        // A second later it has recovered, and holds no more than its burst.
-        let later = now + Duration::from_mins(1);
-        let waits: Vec<u128> = (0..12).map(|_| budget.reserve(later).as_millis()).collect();
-        assert_eq!(waits, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 20]);
-        assert_eq!(Budget::new(0).reserve(now), Duration::ZERO);
-    }
-
-    #[test]
-    fn first_rounds_are_spread_and_alike_in_every_run() {
-        let address = SocketAddr::from(([10, 0, 0, 1], 80));
-        let mut tenths = [0_u32; 10];
-        for origin in 0..10_000 {
-            let first = Chance::of(OriginId(origin), address, "tcp").below(SPREAD_MAX);
-            assert_eq!(first, Chance::of(OriginId(origin), address, "tcp").below(SPREAD_MAX));
-            tenths[usize::try_from(first.as_millis() / 100).expect("a small number")] += 1;
+fn subscribe(one: &Wanted<'_>, shared: &Arc<Shared>, origins: &mut HashMap<OriginId, Origin>) {
+    let mut subscribers = Vec::with_capacity(one.of.len());
+    for &(target, place) in &one.of {
+        let Some(origin) = origins.get_mut(&target.origin) else { continue };
+        let Some((_, check)) = target.checks.iter().find(|(other, _)| *other == place) else { continue };
+        origin.jobs.push(Arc::clone(shared));
+        let needs = target.needs(check);
+        for &need in &needs {
+            origin.standing.add_waiting(need, Arc::downgrade(shared));
         }
-        assert!(tenths.iter().all(|count| (800..1200).contains(count)), "{tenths:?}");
+        let verify = check.plan.verify;
+        subscribers.push(Subscriber { origin: Arc::clone(&origin.standing), place, needs, verify });
     }
+    shared.subscribe(subscribers);
+}
 
-    #[test]
-    fn jitter_stays_within_a_tenth() {
-        let mut chance = Chance(1);
-        for _ in 0..10_000 {
-            let step = chance.between(Span::from_secs(5), 90, 110);
-            assert!((Span::from_millis(4500)..=Span::from_millis(5500)).contains(&step), "{step}");
-        }
-        assert_eq!(Chance(1).below(Span::ZERO), Span::ZERO);
+/// Refuses more checks than this process may have descriptors for, while it is known who asked for them.
+fn descriptors(checks: usize) -> Result<(), ProbeError> {
+    let needed = u64::try_from(checks).unwrap_or(u64::MAX).saturating_add(DESCRIPTORS_OTHER);
+    match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok((limit, _)) if limit < needed => Err(ProbeError::Descriptors { checks, needed, limit }),
+        // A limit that can't be read is met when it is met, and then it is local trouble.
+        Ok(_) | Err(_) => Ok(()),
     }
 }

@@ -34,6 +34,8 @@ use tokio_rustls::{
     },
 };
 
+mod schedule;
+
 const MARK: u32 = 0x5311;
 /// A test that waits longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -88,6 +90,28 @@ async fn listen() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     (listener, address)
+}
+
+/// A listener for [`place`]: many addresses, so that the same check of each is a check of its own.
+async fn listen_everywhere() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("0.0.0.0:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    (listener, port)
+}
+
+/// One of 65,536 addresses of this host.
+fn place(n: u16, port: u16) -> SocketAddr {
+    let [high, low] = n.to_be_bytes();
+    SocketAddr::from(([127, 1, high, low], port))
+}
+
+/// Accepts everything, and closes when the other side does.
+fn accept_all(listener: TcpListener) {
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            tokio::spawn(async move { while connection.read_u8().await.is_ok() {} });
+        }
+    });
 }
 
 /// Reads a request's head.
@@ -619,7 +643,7 @@ fn the_clock_is_the_kernels_and_goes_on() {
 
 fn target(origin: u16, address: SocketAddr, checks: &[CheckConfig]) -> Target {
     let checks = checks.iter().zip(0..).map(|(check, index)| (index, check.clone())).collect();
-    Target { origin: OriginId(origin), address, service: "s".to_owned(), checks }
+    Target { origin: OriginId(origin), address, service: "s".to_owned(), runs: (3, 2), checks }
 }
 
 fn scheduler() -> (Scheduler, mpsc::Receiver<Report>) {
@@ -664,7 +688,7 @@ async fn unchanged_targets_keep_their_phase_and_changed_ones_begin_anew() {
     let (_one, first) = listen().await;
     let (_two, second) = listen().await;
     let (mut scheduler, mut results) = scheduler();
-    let (a, b) = (tcp("name = \"a\"\ninterval = \"1h\""), tcp("name = \"b\"\ninterval = \"1h\""));
+    let (a, b) = (tcp("name = \"a\"\ninterval = \"1h\""), tcp("name = \"b\"\ninterval = \"1h\"\ntimeout = \"900ms\""));
     scheduler.apply(&[target(1, first, std::slice::from_ref(&a))]).expect("targets");
     next(&mut results).await;
     // `b` is new, `a` goes to another place: only `b` has a first round.
@@ -687,18 +711,20 @@ async fn unchanged_targets_keep_their_phase_and_changed_ones_begin_anew() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hung_targets_never_delay_others() {
-    let good = greeting("").await;
-    let silent = holding("").await;
+    let (good, silent) = (listen_everywhere().await, listen_everywhere().await);
+    let (port, silent_port) = (good.1, silent.1);
+    accept_all(good.0);
+    accept_all(silent.0);
     let (mut scheduler, mut results) = scheduler();
     // A deadline that even a kernel without CPU time meets on the loopback.
     let quick = tcp("interval = \"200ms\"\ntimeout = \"10s\"");
-    let hung = http(silent, "interval = \"200ms\"\ntimeout = \"3s\"");
+    let hung = http(place(0, silent_port), "interval = \"200ms\"\ntimeout = \"3s\"");
     let targets: Vec<_> = (0..200)
         .map(|n| {
             if n % 20 == 0 {
-                target(n, silent, std::slice::from_ref(&hung))
+                target(n, place(n, silent_port), std::slice::from_ref(&hung))
             } else {
-                target(n, good, std::slice::from_ref(&quick))
+                target(n, place(n, port), std::slice::from_ref(&quick))
             }
         })
         .collect();
@@ -723,10 +749,11 @@ async fn hung_targets_never_delay_others() {
 /// P27: a machine that was stopped for a while asks each target once, soon, and holds nothing against it.
 #[tokio::test]
 async fn missed_rounds_collapse_into_one_after_a_stop() {
-    let address = greeting("").await;
+    let (listener, port) = listen_everywhere().await;
+    accept_all(listener);
     let (mut scheduler, mut results) = scheduler();
     let check = tcp("interval = \"1s\"");
-    let targets: Vec<_> = (0..20).map(|n| target(n, address, std::slice::from_ref(&check))).collect();
+    let targets: Vec<_> = (0..20).map(|n| target(n, place(n, port), std::slice::from_ref(&check))).collect();
     scheduler.apply(&targets).expect("targets");
     let mut first = std::collections::HashSet::new();
     while first.len() < 20 {
