@@ -2,7 +2,8 @@
 
 use super::{
     diagnostic::Sink,
-    model::{CheckConfig, CheckKind, Config, OriginConfig},
+    kind::CheckKind,
+    model::{Config, OriginConfig},
     node::IDS_MAX,
     service::{NOWHERE, ReadService},
 };
@@ -150,24 +151,31 @@ fn checks(service: &ReadService, sink: &Sink) {
     for (check, at) in service.config.checks.iter().zip(&service.checks_at) {
         let CheckKind::Http(http) = &check.kind else { continue };
         let label = format!("check `{name}/{}`", check.name);
-        if http.url.path() == "/" {
-            let fix = "ask a page made for it, such as /healthz, which is cheaper and says more";
-            sink.warning(at.clone(), format!("{label} asks for `/`, often the heaviest page of a site"), fix);
+        for url in http.requests.iter().map(|request| &request.url) {
+            if url.path() == "/" {
+                let fix = "ask a page made for it, such as /healthz, which is cheaper and says more";
+                sink.warning(at.clone(), format!("{label} asks for `/`, often the heaviest page of a site"), fix);
+            }
+            let named = http.tls.as_ref().is_some_and(|tls| tls.server_name.is_some());
+            let by_address = matches!(url.host(), Some(url::Host::Ipv4(_) | url::Host::Ipv6(_)));
+            if url.scheme() == "https" && by_address && !named {
+                let fix = "write the name that the certificate is for; the address is the origin's anyway";
+                sink.warning(
+                    at.clone(),
+                    format!("{label} has an address in its url, so no name is sent and checked"),
+                    fix,
+                );
+            }
+            ports(service, url, &label, at, sink);
         }
-        if http.url.scheme() == "https" && matches!(http.url.host(), Some(url::Host::Ipv4(_) | url::Host::Ipv6(_))) {
-            let fix = "write the name that the certificate is for; the address is the origin's anyway";
-            sink.warning(at.clone(), format!("{label} has an address in its url, so no name is sent and checked"), fix);
-        }
-        ports(service, check, &label, at, sink);
     }
 }
 
 /// The port comes from the URL. One that no origin serves on is legal (a health port), but is usually forgotten.
-fn ports(service: &ReadService, check: &CheckConfig, label: &str, at: &std::ops::Range<usize>, sink: &Sink) {
-    let CheckKind::Http(http) = &check.kind else { return };
-    let port = http.url.port_or_known_default();
+fn ports(service: &ReadService, url: &url::Url, label: &str, at: &std::ops::Range<usize>, sink: &Sink) {
+    let port = url.port_or_known_default();
     let foreign = |origin: &&OriginConfig| Some(origin.address.port()) != port;
-    if let (None, Some(port), Some(origin)) = (http.url.port(), port, service.config.origins.iter().find(foreign)) {
+    if let (None, Some(port), Some(origin)) = (url.port(), port, service.config.origins.iter().find(foreign)) {
         let serves = origin.address.port();
         sink.warning(
             at.clone(),

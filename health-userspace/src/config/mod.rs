@@ -12,7 +12,7 @@
 mod check;
 mod cross;
 mod diagnostic;
-mod http;
+mod kind;
 mod model;
 mod node;
 mod plan;
@@ -28,11 +28,15 @@ mod spec;
 mod tests;
 
 pub use diagnostic::{ConfigErrors, Diagnostic};
-pub use http::{BodyRule, HttpCheck, Pattern, StatusSet};
+pub use kind::{
+    Authorities, Blocked, BodyRule, CheckKind, Digest, DnsCheck, GrpcCheck, HeaderRule, HttpCheck, HttpExpect,
+    HttpRequest, HttpVersion, IcmpCheck, JsonFault, JsonRule, Pattern, RedirectRule, RequestBody, ScriptCheck,
+    SmtpCheck, StatusSet, TcpCheck, TlsCheck, TlsConfig, Transport,
+};
+pub(crate) use kind::{holds as json_holds, server_name};
 pub use model::{
-    Bypass, CapacityScope, CgroupSetting, CheckConfig, CheckKind, CheckPlan, Config, ControlConfig, Detail,
-    InterfacePattern, Limits, MetricsConfig, NodeConfig, OriginConfig, Prefix, ServiceConfig, SigningConfig,
-    SigningKey, Source,
+    Bypass, CapacityScope, CgroupSetting, CheckConfig, CheckPlan, Config, ControlConfig, Detail, InterfacePattern,
+    Limits, MetricsConfig, NodeConfig, OriginConfig, Prefix, ServiceConfig, SigningConfig, SigningKey, Source,
 };
 pub(crate) use shape::nearest;
 pub use spec::Ids;

@@ -1,6 +1,6 @@
 //! The checked configuration: values of these types were all accepted.
 
-use super::http::HttpCheck;
+use super::kind::CheckKind;
 use health_core::{
     Span,
     model::{Balance, Layer, Mode},
@@ -262,26 +262,6 @@ pub struct SigningKey {
     pub id: String,
     /// The secret: the whole file without a line end behind it.
     pub file: PathBuf,
-}
-
-/// Kinds of check.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CheckKind {
-    /// A connection is made and closed.
-    Tcp,
-    /// One request is answered as expected.
-    Http(Box<HttpCheck>),
-}
-
-impl CheckKind {
-    /// The word for it in `type`.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Http(_) => "http",
-        }
-    }
 }
 
 impl InterfacePattern {

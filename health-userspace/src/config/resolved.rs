@@ -2,8 +2,8 @@
 
 use super::{
     model::{
-        CapacityScope, CgroupSetting, CheckConfig, CheckKind, CheckPlan, Config, Detail, NodeConfig, OriginConfig,
-        ServiceConfig, SigningConfig, SigningKey,
+        CapacityScope, CgroupSetting, CheckConfig, CheckPlan, Config, Detail, NodeConfig, OriginConfig, ServiceConfig,
+        SigningConfig, SigningKey,
     },
     node::{HISTOGRAMS, MODES, ORIGIN_DETAILS},
     policy::{OVERFLOWS, RETURN_PATHS},
@@ -18,17 +18,17 @@ use std::fmt::{Display, Write};
 
 /// Lines of TOML.
 #[derive(Default)]
-struct Out(String);
+pub(super) struct Out(String);
 
 impl Out {
-    fn header(&mut self, header: &str) {
+    pub(super) fn header(&mut self, header: &str) {
         if !self.0.is_empty() {
             self.0.push('\n');
         }
         self.line(format_args!("{header}"));
     }
 
-    fn key(&mut self, key: &str, value: impl Display) {
+    pub(super) fn key(&mut self, key: &str, value: impl Display) {
         self.line(format_args!("{key} = {value}"));
     }
 
@@ -138,21 +138,7 @@ fn check(out: &mut Out, check: &CheckConfig) {
         out.key("slow", time(slow));
     }
     plan(out, &check.plan);
-    let CheckKind::Http(http) = &check.kind else { return };
-    out.key("url", text(http.url.as_str()));
-    out.key("method", text(http.method.as_str()));
-    let headers = http
-        .headers
-        .iter()
-        .map(|(name, value)| format!("{} = {}", text(name.as_str()), text(value.to_str().unwrap_or_default())));
-    let headers: Vec<_> = headers.collect();
-    out.key("headers", if headers.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", headers.join(", ")) });
-    out.header("[service.check.expect]");
-    out.key("status", texts(http.status.words()));
-    if let Some(rule) = &http.body {
-        out.key("body", texts([rule.to_string()]));
-    }
-    out.key("body_max", text(&format!("{}B", http.body_max)));
+    check.kind.write(out);
 }
 
 fn plan(out: &mut Out, plan: &CheckPlan) {
@@ -252,16 +238,16 @@ fn word<T: PartialEq + Copy>(words: &[(&'static str, T)], meaning: T) -> &'stati
     words.iter().find(|(_, other)| *other == meaning).map_or("", |(word, _)| word)
 }
 
-fn time(span: Span) -> String {
+pub(super) fn time(span: Span) -> String {
     text(&time_text(span))
 }
 
 /// A TOML string.
-fn text(text: &str) -> String {
+pub(super) fn text(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-fn texts<T: AsRef<str>>(list: impl IntoIterator<Item = T>) -> String {
+pub(super) fn texts<T: AsRef<str>>(list: impl IntoIterator<Item = T>) -> String {
     let list: Vec<_> = list.into_iter().map(|item| text(item.as_ref())).collect();
     format!("[{}]", list.join(", "))
 }

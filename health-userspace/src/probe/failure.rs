@@ -1,5 +1,6 @@
 //! What a system error says about the origin, or about this node.
 
+use super::tls::of_tls;
 use health_core::model::{Layer, LocalReason, Outcome, Reason};
 use std::io;
 use tokio_rustls::rustls;
@@ -24,24 +25,39 @@ pub(super) fn of_io(error: &io::Error, layer: Layer) -> Outcome {
 
 /// Errors that no system call gave.
 fn of_kind(error: &io::Error, layer: Layer) -> Reason {
-    let tls = error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>);
-    match error.kind() {
-        _ if tls || layer == Layer::Tls => Reason::Tls,
-        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe => Reason::Reset,
-        io::ErrorKind::TimedOut => Reason::Timeout(layer),
-        _ => Reason::Protocol,
+    match (tls_of(error), error.kind()) {
+        // Behind the handshake, only our own certificate can still be wrong.
+        (Some(error), _) => of_tls(error, true),
+        (None, _) if layer == Layer::Tls => Reason::Tls,
+        (None, io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe) => {
+            Reason::Reset
+        }
+        (None, io::ErrorKind::TimedOut) => Reason::Timeout(layer),
+        (None, _) => Reason::Protocol,
     }
 }
 
-/// The outcome of an exchange that ended in `error`.
-pub(super) fn of_hyper(error: &hyper::Error) -> Outcome {
-    let mut source = std::error::Error::source(error);
+fn tls_of(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref::<rustls::Error>()
+}
+
+/// The outcome of a TLS handshake that ended in `error`. `asked`: the server has asked for a certificate of ours.
+pub(super) fn of_handshake(error: &io::Error, asked: bool) -> Outcome {
+    match tls_of(error) {
+        Some(error) => Outcome::Fail(of_tls(error, asked)),
+        None => of_io(error, Layer::Tls),
+    }
+}
+
+/// The outcome of an exchange whose library ended in `error`: what the connection met below it, or no such protocol.
+pub(super) fn of_exchange(error: &(dyn std::error::Error + 'static)) -> Outcome {
+    let mut source = Some(error);
     while let Some(cause) = source {
         if let Some(error) = cause.downcast_ref::<io::Error>() {
             return of_io(error, Layer::Application);
         }
         source = cause.source();
     }
-    // Not HTTP, cut short, or closed without an answer.
+    // Not that protocol, cut short, or closed without an answer.
     Outcome::Fail(Reason::Protocol)
 }

@@ -2,12 +2,14 @@
 //!
 //! A kind is one file with a type that implements [`Probe`], an arm in [`prepare`], and its keys in `config/check`.
 
-use super::{ProbeError, http::HttpProbe, tcp::TcpProbe, trace::Trace};
+use super::{
+    ProbeError, dns::DnsProbe, grpc::GrpcProbe, http::HttpProbe, icmp::IcmpProbe, script::ScriptProbe, smtp::SmtpProbe,
+    socket::Sockets, tcp::TcpProbe, tls::TlsProbe, tls::Trust, trace::Trace,
+};
 use crate::config::{CheckConfig, CheckKind};
 use futures_util::future::BoxFuture;
 use health_core::model::Outcome;
-use std::{net::SocketAddr, sync::Arc};
-use tokio_rustls::rustls::ClientConfig;
+use std::net::SocketAddr;
 
 /// A check made ready to be run against one origin, again and again.
 pub(super) trait Probe: Send {
@@ -26,9 +28,9 @@ pub(super) struct Setting<'a> {
     /// The origin's address; a URL may name another port.
     pub(super) address: SocketAddr,
     /// How its sockets leave this node.
-    pub(super) sockets: &'a super::socket::Sockets,
-    /// What TLS trusts; none if no check of the configuration needs it.
-    pub(super) tls: Option<&'a Arc<ClientConfig>>,
+    pub(super) sockets: &'a Sockets,
+    /// What TLS trusts.
+    pub(super) trust: &'a Trust,
 }
 
 /// The address that a check of an origin asks: two origins on one host may share a health page. Its own, unless a kind
@@ -36,9 +38,17 @@ pub(super) struct Setting<'a> {
 pub(super) fn asks(check: &CheckConfig, origin: SocketAddr) -> SocketAddr {
     match &check.kind {
         CheckKind::Http(http) => {
-            SocketAddr::new(origin.ip(), http.url.port_or_known_default().unwrap_or_else(|| origin.port()))
+            let port = http.requests.first().and_then(|first| first.url.port_or_known_default());
+            SocketAddr::new(origin.ip(), port.unwrap_or_else(|| origin.port()))
         }
-        CheckKind::Tcp => origin,
+        // A host has no ports.
+        CheckKind::Icmp(_) => SocketAddr::new(origin.ip(), 0),
+        CheckKind::Tcp(_)
+        | CheckKind::Tls(_)
+        | CheckKind::Smtp(_)
+        | CheckKind::Dns(_)
+        | CheckKind::Grpc(_)
+        | CheckKind::Script(_) => origin,
     }
 }
 
@@ -48,12 +58,14 @@ pub(super) fn asks(check: &CheckConfig, origin: SocketAddr) -> SocketAddr {
 ///
 /// It can't be run at all, which the configuration should have excluded.
 pub(super) fn prepare(setting: Setting<'_>) -> Result<Box<dyn Probe>, ProbeError> {
-    match &setting.check.kind {
-        CheckKind::Tcp => Ok(Box::new(TcpProbe::new(setting))),
-        CheckKind::Http(http) => {
-            let probe = HttpProbe::new(http, setting);
-            let url = || ProbeError::Url { check: setting.check.name.clone() };
-            Ok(Box::new(probe.ok_or_else(url)?))
-        }
-    }
+    Ok(match &setting.check.kind {
+        CheckKind::Icmp(icmp) => Box::new(IcmpProbe::new(icmp.size, setting)),
+        CheckKind::Tcp(tcp) => Box::new(TcpProbe::new(tcp, setting)),
+        CheckKind::Tls(tls) => Box::new(TlsProbe::new(tls, setting)?),
+        CheckKind::Http(http) => Box::new(HttpProbe::new(http, setting)?),
+        CheckKind::Smtp(smtp) => Box::new(SmtpProbe::new(smtp, setting)?),
+        CheckKind::Dns(dns) => Box::new(DnsProbe::new(dns, setting)),
+        CheckKind::Grpc(grpc) => Box::new(GrpcProbe::new(grpc, setting)?),
+        CheckKind::Script(script) => Box::new(ScriptProbe::new(script, setting)),
+    })
 }

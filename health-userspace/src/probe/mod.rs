@@ -16,9 +16,9 @@
 //! | `round` | one round: deadline, lateness, `slow` |
 //! | `kind` | the seam: what a kind of check is to the schedule |
 //! | `trace` | what a round notes: steps and their times, why it ended |
-//! | `tcp`, `http` | one kind of check each |
+//! | `icmp`, `tcp`, `tls`, `http`, `smtp`, `dns`, `grpc`, `script` | one kind of check each |
 //! | `socket` | connections that carry the mark and so are never steered |
-//! | `tls` | trust, from the system's certificates |
+//! | `tls` | also: whom checks trust, and sessions for the other kinds |
 //! | `failure` | system errors to reasons |
 //! | `clock` | the kernel's monotonic clock, and whether this process lost time |
 //!
@@ -33,13 +33,18 @@
 mod budget;
 mod chance;
 mod clock;
+mod dns;
 mod failure;
+mod grpc;
 mod http;
+mod icmp;
 mod job;
 mod kind;
 mod rhythm;
 mod round;
 mod schedule;
+mod script;
+mod smtp;
 mod socket;
 mod standing;
 mod tcp;
@@ -52,7 +57,7 @@ pub use clock::now;
 pub use schedule::{Report, Scheduler, Settings, Target};
 pub use trace::{DETAIL_CHARS_MAX, Notes, Step, Trace};
 
-use std::io;
+use std::{io, path::PathBuf};
 
 /// Why checks can't be run.
 #[derive(Debug, thiserror::Error)]
@@ -87,10 +92,12 @@ pub enum ProbeError {
         /// The hard limit, to which the soft one was raised.
         limit: u64,
     },
-    /// A check's URL can't be asked.
-    #[error("check `{check}` has a url that cannot be asked")]
-    Url {
-        /// The check's name.
-        check: String,
+    /// A file that a check names is of no use.
+    #[error("the file {path} of a check {problem}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        problem: String,
     },
 }

@@ -71,8 +71,12 @@ pub(super) fn interval(check: &CheckConfig, want: Want, run: Run) -> Span {
 /// Whether good traffic at `layer` says all that a pass would. It says nothing about bodies and certificates.
 fn is_proved_by_traffic(check: &CheckConfig, layer: Layer) -> bool {
     let plain = match &check.kind {
-        CheckKind::Tcp => true,
-        CheckKind::Http(http) => http.url.scheme() == "http" && http.body.is_none(),
+        CheckKind::Icmp(_) => true,
+        CheckKind::Tcp(tcp) => tcp.expect.is_empty(),
+        CheckKind::Http(http) => http.requests.iter().all(|request| {
+            request.url.scheme() == "http" && request.expect.headers.is_empty() && !request.expect.asks_body()
+        }),
+        CheckKind::Tls(_) | CheckKind::Smtp(_) | CheckKind::Dns(_) | CheckKind::Grpc(_) | CheckKind::Script(_) => false,
     };
     plain && check.layer <= layer
 }

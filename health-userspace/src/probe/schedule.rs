@@ -11,10 +11,10 @@ use super::{
     round::Round,
     socket::{self, Sockets},
     standing::Standing,
-    tls,
+    tls::Trust,
     trace::{Notes, Step},
 };
-use crate::config::{CheckConfig, CheckKind, Config, Ids, OriginConfig, ServiceConfig};
+use crate::config::{CheckConfig, Config, Ids, OriginConfig, ServiceConfig};
 use health_core::{
     Span,
     model::{CheckResult, OriginId, Pace},
@@ -22,7 +22,6 @@ use health_core::{
 use nix::sys::resource::{Resource, getrlimit};
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{sync::mpsc::Sender, task::JoinHandle, time::Instant};
-use tokio_rustls::rustls::ClientConfig;
 
 /// Few first rounds are spread over this or the interval, whichever is less: a start should know soon what works.
 const SPREAD_MIN: Span = Span::from_secs(1);
@@ -98,7 +97,7 @@ impl Target {
 pub struct Scheduler {
     node: Arc<Node>,
     mark: u32,
-    tls: Option<Arc<ClientConfig>>,
+    trust: Trust,
     origins: HashMap<OriginId, Origin>,
     /// By the address that is asked.
     jobs: HashMap<SocketAddr, Vec<Job>>,
@@ -164,7 +163,7 @@ impl Scheduler {
             async move { node.stalls.watch().await }
         });
         let (origins, jobs) = (HashMap::new(), HashMap::new());
-        Ok(Self { node, mark: settings.mark, tls: None, origins, jobs, _heart: Task(heart) })
+        Ok(Self { node, mark: settings.mark, trust: Trust::default(), origins, jobs, _heart: Task(heart) })
     }
 
     /// Checks these targets from now on, and no others. What did not change keeps its phase, and a round in flight.
@@ -174,11 +173,6 @@ impl Scheduler {
     /// A check can't be run at all, or there are more than this process may have descriptors; then everything stays as it
     /// was.
     pub fn apply(&mut self, targets: &[Target]) -> Result<(), ProbeError> {
-        let https = |check: &CheckConfig| matches!(&check.kind, CheckKind::Http(http) if http.url.scheme() == "https");
-        let mut checks = targets.iter().flat_map(|target| &target.checks);
-        if self.tls.is_none() && checks.any(|(_, check)| https(check)) {
-            self.tls = Some(tls::system()?);
-        }
         // First all that may fail, then the change.
         let mut wanted = wanted(targets);
         descriptors(wanted.len())?;
@@ -243,7 +237,7 @@ impl Scheduler {
         let address = one.of.first().map_or(one.address, |(target, _)| target.address);
         let source = &one.work.plan.source;
         let sockets = Sockets { mark: self.mark, address: source.address, interface: source.interface.clone() };
-        Round::new(Setting { check: &one.work, address, sockets: &sockets, tls: self.tls.as_ref() })
+        Round::new(Setting { check: &one.work, address, sockets: &sockets, trust: &self.trust })
     }
 
     /// The origin of a target, which goes on where it was.

@@ -1,7 +1,9 @@
 //! Connections that carry the mark, and leave from where the operator wants.
 
-use super::ProbeError;
+use super::{ProbeError, failure, trace::Trace};
+use health_core::model::{Layer, Outcome};
 use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     ffi::OsString,
     io,
@@ -33,6 +35,30 @@ pub(super) fn try_mark(mark: u32) -> Result<(), ProbeError> {
 }
 
 impl Sockets {
+    /// The step `connect`: a connection to `address`.
+    ///
+    /// # Errors
+    ///
+    /// How the round ends, explained.
+    pub(super) async fn open(&self, address: SocketAddr, trace: &mut Trace) -> Result<TcpStream, Outcome> {
+        trace.begin("connect", Layer::Transport);
+        self.connect(address).await.map_err(|error| {
+            trace.explain(error.to_string());
+            failure::of_io(&error, Layer::Transport)
+        })
+    }
+
+    /// A datagram or raw socket of that protocol, not blocking, which talks to `address` and nobody else.
+    pub(super) fn datagrams(&self, address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), kind.nonblocking().cloexec(), Some(protocol))?;
+        self.prepare(&socket)?;
+        if let Some(source) = self.address.filter(|source| source.is_ipv4() == address.is_ipv4()) {
+            socket.bind(&SocketAddr::new(source, 0).into())?;
+        }
+        socket.connect(&address.into())?;
+        Ok(socket)
+    }
+
     /// A connection to `address`. The mark is set before the first packet, so it is neither steered nor counted.
     pub(super) async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         let socket = self.tcp(address)?;
