@@ -5,10 +5,12 @@
 
 mod flows;
 mod handover;
+mod probe;
 mod view;
 
 pub use flows::{FlowEntry, FlowsReport, OriginName};
 pub use handover::HandoverReport;
+pub use probe::{ProbeCheck, ProbeOrigin, ProbeReport, ProbeStep};
 
 use health_core::model::State;
 use jiff::Timestamp;

@@ -227,6 +227,25 @@ pub struct CheckResult {
     pub outcome: Outcome,
 }
 
+impl Outcome {
+    /// Whether the origin did as expected, be it late.
+    #[must_use]
+    pub const fn is_pass(self) -> bool {
+        matches!(self, Self::Pass | Self::Slow)
+    }
+
+    /// The word for it in output and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Slow => "slow",
+            Self::Fail(_) => "fail",
+            Self::Local(_) => "local",
+        }
+    }
+}
+
 impl State {
     /// All of them, best known first; the order of `origin_state` series.
     pub const ALL: [Self; 7] = [

@@ -13,6 +13,7 @@ pub mod maps;
 pub mod origin;
 pub mod outside;
 pub mod privilege;
+pub mod probe;
 pub mod reload;
 pub mod render;
 pub mod run;
@@ -56,6 +57,7 @@ enum Command {
     Events(events::Events),
     #[command(subcommand)]
     Origin(origin::Origin),
+    Probe(probe::Probe),
     Direct(direct::Direct),
     Reload(reload::Reload),
     Detach(detach::Detach),
@@ -87,8 +89,8 @@ pub fn run_words<W: Into<OsString> + Clone>(
 }
 
 fn dispatch(cli: Cli, outside: &dyn Outside, look: Look, out: &mut dyn Write, notes: &mut dyn Write) -> Exit {
-    // `run` and `check` read the whole file themselves, and are stricter.
-    let lenient = !matches!(cli.command, Command::Run(_) | Command::Check(_));
+    // These read the whole file themselves, and are stricter.
+    let lenient = !matches!(cli.command, Command::Run(_) | Command::Check(_) | Command::Probe(_));
     let (settings, note) = Settings::find(&cli.config);
     if let (true, Some(note)) = (lenient, note) {
         say(notes, &note);
@@ -102,6 +104,7 @@ fn dispatch(cli: Cli, outside: &dyn Outside, look: Look, out: &mut dyn Write, no
         Command::Flows(flows) => flows.run(&mut context),
         Command::Events(events) => events.run(&mut context),
         Command::Origin(origin) => origin.run(&mut context),
+        Command::Probe(probe) => probe.run(&mut context),
         Command::Direct(direct) => direct.run(&context),
         Command::Reload(reload) => reload.run(&mut context),
         Command::Detach(detach) => detach.run(&mut context),

@@ -3,7 +3,8 @@
 use super::{exit::Failure, run::RunOptions};
 use crate::{
     control::{Answer, Ask, Client, ClientError},
-    report::{DetachOutcome, FlowsReport, MapEntry, MapsReport, OriginName},
+    probe::Selection,
+    report::{DetachOutcome, FlowsReport, MapEntry, MapsReport, OriginName, ProbeReport},
 };
 use jiff::{Timestamp, tz::TimeZone};
 use std::{
@@ -84,6 +85,13 @@ pub trait Outside {
     ///
     /// What is wrong with it, each with line, column and fix.
     fn check(&self, file: &Path) -> Result<Checked, Vec<Finding>>;
+
+    /// Runs the selected checks of a configuration once, now.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is bad, or checks can't be run here.
+    fn probe(&self, file: &Path, selection: &Selection) -> Result<ProbeReport, Failure>;
 
     /// Runs the daemon until it is told to end.
     ///

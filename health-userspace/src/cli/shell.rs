@@ -11,7 +11,8 @@ use crate::{
     control::{Client, ClientError},
     daemon,
     datapath::{self, DatapathError},
-    report::{DetachOutcome, FlowsReport, MapEntry, MapsReport, OriginName},
+    probe::{self, Selection},
+    report::{DetachOutcome, FlowsReport, MapEntry, MapsReport, OriginName, ProbeReport},
 };
 use jiff::Timestamp;
 use std::path::Path;
@@ -71,6 +72,13 @@ impl Outside for Shell {
             Ok(loaded) => Ok(Checked { resolved: loaded.config.resolved(), warnings: findings(loaded.warnings) }),
             Err(errors) => Err(findings(errors.errors)),
         }
+    }
+
+    fn probe(&self, file: &Path, selection: &Selection) -> Result<ProbeReport, Failure> {
+        let loaded = config::load(file).map_err(failure)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::of)?;
+        let probed = runtime.block_on(probe::once(&loaded.config, selection)).map_err(failure)?;
+        Ok(ProbeReport::new(&probed))
     }
 
     fn run(&self, options: RunOptions) -> Result<(), Failure> {

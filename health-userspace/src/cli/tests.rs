@@ -7,10 +7,11 @@ use super::{
 };
 use crate::{
     control::ClientError,
+    probe::Selection,
     report::{
         DaemonReport, DetachOutcome, EventLine, FlowEntry, FlowsReport, FrontendReport, HandoverReport, HookReport,
-        MapEntry, MapReport, MapsReport, OrderReport, OriginEntry, OriginName, OriginReport, ProgramReport,
-        ServiceReport, StatusReport, TripReport,
+        MapEntry, MapReport, MapsReport, OrderReport, OriginEntry, OriginName, OriginReport, ProbeCheck, ProbeOrigin,
+        ProbeReport, ProbeStep, ProgramReport, ServiceReport, StatusReport, TripReport,
     },
 };
 use expect_test::{Expect, expect};
@@ -32,6 +33,7 @@ struct World {
     maps: Option<MapsReport>,
     flows: Vec<FlowEntry>,
     detach: Option<DetachOutcome>,
+    probed: Option<ProbeReport>,
     config: Option<Vec<Finding>>,
     capabilities: Vec<&'static str>,
     did: Rc<RefCell<Vec<String>>>,
@@ -121,6 +123,11 @@ impl Outside for World {
         let all = flows.len();
         flows.truncate(limit);
         Ok(FlowsReport { more: (all - flows.len()) as u64, flows })
+    }
+
+    fn probe(&self, _: &Path, selection: &Selection) -> Result<ProbeReport, Failure> {
+        self.did.borrow_mut().push(format!("probe {selection:?}"));
+        self.probed.clone().ok_or_else(|| Failure::lacks(&["CAP_NET_ADMIN"]))
     }
 
     fn detach(&self, _: &Path, force: bool) -> Result<DetachOutcome, Failure> {
@@ -895,4 +902,95 @@ fn wrong_usage_is_two() {
 fn the_command_line_is_consistent() {
     use clap::CommandFactory;
     Cli::command().debug_assert();
+}
+
+fn probed_check(name: &str, kind: &str, result: &str, steps: &[(&str, f64)]) -> ProbeCheck {
+    let step = |&(name, took_ms): &(&str, f64)| ProbeStep { name: name.into(), layer: "transport".into(), took_ms };
+    ProbeCheck {
+        name: name.into(),
+        kind: kind.into(),
+        layer: "application".into(),
+        critical: true,
+        verify: false,
+        result: result.into(),
+        reason: None,
+        failed_step: None,
+        failed_layer: None,
+        detail: None,
+        needs: None,
+        took_ms: (result != "skipped").then(|| steps.iter().fold(0.0, |sum, (_, took)| sum + took)),
+        steps: steps.iter().map(step).collect(),
+        weight: None,
+        cert_not_after: None,
+    }
+}
+
+#[test]
+fn a_probe_shows_each_step_with_its_time_and_why() {
+    let failed = ProbeCheck {
+        reason: Some("status 503".into()),
+        failed_step: Some("body".into()),
+        detail: Some("expected 200-299".into()),
+        critical: false,
+        ..probed_check("web", "http", "fail", &[("connect", 0.31), ("tls", 9.04), ("first_byte", 21.7), ("body", 0.0)])
+    };
+    let skipped = ProbeCheck { needs: Some("web".into()), ..probed_check("pay", "http", "skipped", &[]) };
+    let secure =
+        ProbeCheck { cert_not_after: Some(NOW_S + 86_400), ..probed_check("cert", "tls", "pass", &[("connect", 1.0)]) };
+    let weighs = ProbeCheck { weight: Some(40), ..probed_check("mq", "script", "slow", &[("run", 812.2)]) };
+    let local = ProbeCheck { reason: Some("descriptors".into()), ..probed_check("port", "tcp", "local", &[]) };
+    let checks = vec![probed_check("port", "tcp", "pass", &[("connect", 0.31)]), failed, skipped, secure, weighs];
+    let origin = |name: &str, checks| ProbeOrigin {
+        service: "shop".into(),
+        origin: name.into(),
+        address: "10.0.1.10:443".into(),
+        checks,
+    };
+    let report = ProbeReport { ok: false, origins: vec![origin("a", checks), origin("dr", vec![local])] };
+    let world = World { probed: Some(report), ..World::default() };
+    world.shows("probe shop/a --check web", Exit::Failed, &expect![[r#"
+        shop/a  10.0.1.10:443
+           CHECK  TYPE    RESULT    TOOK  STEPS                                                  WHY
+           port   tcp     pass     0.3ms  connect 0.3ms
+           web    http    fail      31ms  connect 0.3ms, tls 9.0ms, first_byte 22ms, body 0.0ms  status 503 (body); expected 200-299; only degrades
+           pay    http    skipped                                                                needs web
+           cert   tls     pass     1.0ms  connect 1.0ms                                          certificate until 2026-12-01 03:07:12 +08:00
+           mq     script  slow     812ms  run 812ms                                              weight 40
+
+        shop/dr  10.0.1.10:443
+           CHECK  TYPE  RESULT   TOOK  STEPS  WHY
+           port   tcp   local   0.0ms         descriptors; says nothing about the origin
+
+        1 failed, 1 could not be run here, 1 skipped, 1 slow, 2 passed
+    "#]]);
+    assert!(world.did.borrow()[0].contains("service: Some(\"shop\"), origin: Some(\"a\"), check: Some(\"web\")"));
+
+    let fine = vec![origin("a", vec![probed_check("port", "tcp", "pass", &[("connect", 12.3)])])];
+    let world = World { probed: Some(ProbeReport { ok: true, origins: fine }), ..World::default() };
+    world.shows(
+        "probe",
+        Exit::Done,
+        &expect![[r#"
+        shop/a  10.0.1.10:443
+           CHECK  TYPE  RESULT  TOOK  STEPS         WHY
+           port   tcp   pass    12ms  connect 12ms
+
+        1 passed
+    "#]],
+    );
+    world.shows("probe --json", Exit::Done, &expect![[r#"
+        {"ok":true,"origins":[{"service":"shop","origin":"a","address":"10.0.1.10:443","checks":[{"name":"port","type":"tcp","layer":"application","critical":true,"verify":false,"result":"pass","reason":null,"failed_step":null,"failed_layer":null,"detail":null,"needs":null,"took_ms":12.3,"steps":[{"name":"connect","layer":"transport","took_ms":12.3}],"weight":null,"cert_not_after":null}]}]}
+    "#]]);
+
+    let nothing = World { probed: Some(ProbeReport { ok: true, origins: vec![] }), ..World::default() };
+    nothing.says(
+        "probe shop/x",
+        Exit::Failed,
+        &expect![[r#"
+        sluice: `shop/x` has no check: see `sluice check`
+    "#]],
+    );
+    World::default().says("probe", Exit::NoPermission, &expect![[r#"
+        sluice: not permitted, for want of CAP_NET_ADMIN; run it as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (for node.netns CAP_SYS_ADMIN too)
+    "#]]);
 }

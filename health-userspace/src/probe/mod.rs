@@ -15,6 +15,8 @@
 //! | `budget`, `chance` | rounds per second, of the node and of an origin; jitter |
 //! | `round` | one round: deadline, lateness, `slow` |
 //! | `kind` | the seam: what a kind of check is to the schedule |
+//! | `once` | every check once, for `sluice probe` |
+//! | `sign` | signed requests |
 //! | `trace` | what a round notes: steps and their times, why it ended |
 //! | `icmp`, `tcp`, `tls`, `http`, `smtp`, `dns`, `grpc`, `script` | one kind of check each |
 //! | `socket` | connections that carry the mark and so are never steered |
@@ -40,10 +42,12 @@ mod http;
 mod icmp;
 mod job;
 mod kind;
+mod once;
 mod rhythm;
 mod round;
 mod schedule;
 mod script;
+mod sign;
 mod smtp;
 mod socket;
 mod standing;
@@ -54,6 +58,7 @@ mod tls;
 mod trace;
 
 pub use clock::now;
+pub use once::{Ended, Probed, ProbedCheck, Selection, once};
 pub use schedule::{Report, Scheduler, Settings, Target};
 pub use trace::{DETAIL_CHARS_MAX, Notes, Step, Trace};
 
@@ -99,5 +104,23 @@ pub enum ProbeError {
         path: PathBuf,
         /// Why.
         problem: String,
+    },
+    /// A signing key can't be read.
+    #[error("cannot read the signing key `{}`", path.display())]
+    Key {
+        /// The key file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A signing key can be guessed.
+    #[error("the signing key `{}` has {bytes} bytes; {min} is the least", path.display())]
+    ShortKey {
+        /// The key file.
+        path: PathBuf,
+        /// What it holds.
+        bytes: usize,
+        /// What it should hold.
+        min: usize,
     },
 }

@@ -9,6 +9,7 @@ mod judge;
 use super::{
     ProbeError, failure,
     kind::{Probe, Setting},
+    sign::Signer,
     socket::Sockets,
     tls::{Client, Session},
     trace::Trace,
@@ -17,7 +18,7 @@ use crate::config::{HttpCheck, HttpRequest, HttpVersion, RedirectRule, RequestBo
 use cookie_store::{CookieStore, RawCookie};
 use exchange::Failure;
 use futures_util::future::{BoxFuture, FutureExt};
-use health_core::model::{Layer, Outcome, Reason};
+use health_core::model::{Layer, LocalReason, Outcome, Reason};
 use hyper::{
     HeaderMap, Method, Request,
     body::Bytes,
@@ -38,6 +39,7 @@ const SENT_MAX: u64 = 1 << 20;
 pub(super) struct HttpProbe {
     origin: SocketAddr,
     sockets: Sockets,
+    signer: Option<Signer>,
     client: Option<Client>,
     name: Option<ServerName<'static>>,
     version: HttpVersion,
@@ -88,6 +90,7 @@ impl HttpProbe {
         Ok(Self {
             origin: setting.address,
             sockets: setting.sockets.clone(),
+            signer: setting.check.plan.sign.as_ref().map(Signer::load).transpose()?,
             client,
             name: trust.and_then(|tls| tls.server_name.clone()),
             version: check.version,
@@ -130,7 +133,11 @@ impl HttpProbe {
         // The origin's address, the URL's port: health is often served beside the service.
         let port = asking.url.port_or_known_default().ok_or_else(unaskable)?;
         let connection = self.sockets.open(SocketAddr::new(self.origin.ip(), port), trace).await?;
-        let request = self.request(asking, cookies).ok_or_else(unaskable)?;
+        let mut request = self.request(asking, cookies).ok_or_else(unaskable)?;
+        if self.signer.as_ref().is_some_and(|signer| signer.sign(&mut request).is_err()) {
+            trace.explain("this node has no randomness or no time to sign with");
+            return Err(Outcome::Local(LocalReason::Start));
+        }
         if asking.url.scheme() != "https" {
             return self.exchange(connection, request, asking, cookies, trace).await;
         }
