@@ -60,8 +60,9 @@ impl IcmpProbe {
         let socket = UdpSocket::from_std(self.open()?.into())?;
         socket.send(&self.request(echo)).await?;
         loop {
-            let news = Interest::READABLE | Interest::ERROR;
-            socket.ready(news).await?;
+            let ready = socket.ready(Interest::READABLE | Interest::ERROR).await?;
+            // One at a time: the runtime knows no readiness for two.
+            let news = if ready.is_error() { Interest::ERROR } else { Interest::READABLE };
             match socket.try_io(news, || self.hear(socket.as_raw_fd(), echo, trace)) {
                 Ok(Some(outcome)) => return Ok(outcome),
                 // Somebody else's.

@@ -80,13 +80,15 @@ impl ScriptProbe {
         let ended = {
             let mut listening =
                 std::pin::pin!(async { tokio::join!(listen(&mut out, &mut said), listen(&mut err, &mut errors)) });
-            let ended = tokio::select! {
-                ended = child.wait() => ended,
-                _ = &mut listening => child.wait().await,
+            let (ended, all_heard) = tokio::select! {
+                ended = child.wait() => (ended, false),
+                _ = &mut listening => (child.wait().await, true),
             };
             // What it left behind ends with it, and with that whoever holds the other end of its output.
             drop(group);
-            drop(timeout(LAST_WORDS_MAX, listening).await);
+            if !all_heard {
+                drop(timeout(LAST_WORDS_MAX, listening).await);
+            }
             ended
         };
         said.append(&mut errors);

@@ -1,7 +1,13 @@
 //! Checks against servers on the loopback that answer byte for byte what a test says.
 #![allow(clippy::needless_raw_string_hashes, reason = "expect-test writes snapshots with hashes")]
 
-use super::{kind::Setting, round::Round, socket::Sockets, tls::Trust, *};
+use super::{
+    kind::Setting,
+    round::{Finished, Round},
+    socket::Sockets,
+    tls::Trust,
+    *,
+};
 use crate::config::{CheckConfig, CheckKind, parse};
 use clock::Stalls;
 use expect_test::expect;
@@ -36,6 +42,13 @@ use tokio_rustls::{
 
 mod schedule;
 
+mod echo_cases;
+mod http_cases;
+mod mail_cases;
+mod script_cases;
+mod talk_cases;
+mod tls_cases;
+
 const MARK: u32 = 0x5311;
 /// A test that waits longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -67,15 +80,21 @@ fn prepared(check: &CheckConfig, address: SocketAddr, trust: Option<&Trust>) -> 
     Round::new(Setting { check, address, sockets: &sockets, trust }).expect("a check that can be run")
 }
 
-/// One round; another one if this machine was too busy for it to say anything.
+/// One round's outcome and how long it took.
 async fn run(check: &CheckConfig, address: SocketAddr, trust: Option<&Trust>) -> (Outcome, Span) {
+    let finished = finished(check, address, trust).await;
+    (finished.outcome, finished.ended.since(finished.began))
+}
+
+/// One round; another one if this machine was too busy for it to say anything.
+async fn finished(check: &CheckConfig, address: SocketAddr, trust: Option<&Trust>) -> Finished {
     let mut round = prepared(check, address, trust);
     let stalls = Stalls::new();
     let rounds = async {
         loop {
             let finished = round.run(&stalls).await;
             if finished.outcome != Outcome::Local(LocalReason::Late) {
-                return (finished.outcome, finished.ended.since(finished.began));
+                return finished;
             }
         }
     };

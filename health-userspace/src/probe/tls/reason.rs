@@ -19,8 +19,11 @@ pub(in super::super) fn of_tls(error: &Error, asked: bool) -> Reason {
             | AlertDescription::UnknownCA
             | AlertDescription::AccessDenied,
         ) => Reason::ClientCert,
-        // TLS 1.2 has no alert of its own for a missing certificate (RFC 5246 §7.4.6).
-        Error::AlertReceived(AlertDescription::HandshakeFailure) if asked => Reason::ClientCert,
+        // TLS 1.2 has no alert of its own for a missing certificate (RFC 5246 §7.4.6), nor either version for one that is
+        // signed by another key of the same name.
+        Error::AlertReceived(AlertDescription::HandshakeFailure | AlertDescription::DecryptError) if asked => {
+            Reason::ClientCert
+        }
         _ => Reason::Tls,
     }
 }
