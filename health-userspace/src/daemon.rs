@@ -45,7 +45,10 @@ use crate::{
     config::Config,
     control::{self, Command, EventLog, OriginOrder, Published},
     datapath::{Applied, Datapath, OriginReading, Ring, Routes, Sweeper},
-    probe::{self, Report, Scheduler},
+    probe::{
+        self, Report, Scheduler,
+        pkcs11::{Alarm, Hub},
+    },
     telemetry::{Heartbeat, Metrics},
 };
 
@@ -81,6 +84,9 @@ struct Daemon {
     engine: Engine,
     checks: Scheduler,
     results: mpsc::Receiver<Report>,
+    /// Workers of the HSMs.
+    hub: Arc<Hub>,
+    alarms: mpsc::Receiver<Alarm>,
     commands: mpsc::Receiver<Command>,
     log: EventLog,
     status: watch::Sender<Option<Arc<Published>>>,
@@ -140,6 +146,9 @@ impl Daemon {
                 }
                 neighbours = self.house.neighbours() => self.saw_neighbours(&neighbours),
                 Some(report) = self.results.recv() => self.check_result(&report),
+                Some(Alarm { what, object, detail }) = self.alarms.recv() => {
+                    self.push(what, object, detail, "daemon", probe::now().0);
+                }
                 Some(command) = self.commands.recv() => {
                     if let Some(end) = self.command(command).await {
                         return Ok(end);

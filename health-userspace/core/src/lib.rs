@@ -27,6 +27,7 @@ extern crate std;
 pub mod clients;
 pub mod engine;
 pub mod evidence;
+mod hsm;
 mod learn;
 pub mod lifecycle;
 mod loss;

@@ -6,7 +6,10 @@ use crate::{
 };
 use alloc::{string::String, vec::Vec};
 
-pub use crate::reason::{LocalReason, Reason};
+pub use crate::{
+    hsm::Hsm,
+    reason::{LocalReason, Reason},
+};
 
 /// Number that the kernel knows an origin by. Given once per address and port, kept in the pinned maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,6 +113,8 @@ pub struct CheckSpec {
     pub critical: bool,
     /// Whether it runs only while its origin comes back.
     pub verify: bool,
+    /// So many rounds in a row that find an HSM removed make `fault`, whatever `fall` says. 0: `fall` decides.
+    pub removed_fall: u8,
 }
 
 /// An address that the node's traffic is sent to and that Sluice steers.

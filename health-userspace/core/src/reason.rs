@@ -3,7 +3,10 @@
 //! The words are stable codes: people alert on them. What they mean for the judgement stands here beside them, so that a
 //! new one can't be added without it.
 
-use crate::model::{Layer, Location};
+use crate::{
+    hsm::Hsm,
+    model::{Layer, Location},
+};
 use alloc::{borrow::ToOwned as _, format, string::String};
 
 /// Why a check failed. Stable codes.
@@ -61,6 +64,8 @@ pub enum Reason {
     Exit(u8),
     /// A script was ended by this signal.
     Signal(u8),
+    /// An HSM is not as it should be.
+    Hsm(Hsm),
     /// What came was not the protocol.
     Protocol,
 }
@@ -78,8 +83,16 @@ pub enum LocalReason {
     Late,
     /// Something before the origin (a web application firewall, a challenge page) kept the check out.
     Blocked,
-    /// A script could not be started.
+    /// A process could not be started: a script, or the worker of an HSM.
     Start,
+    /// HSM: our checks hold, or have left behind, all the sessions that they may.
+    Budget,
+    /// HSM: our credential is refused, or not tried again.
+    Auth,
+    /// HSM: what is configured was never there, or is not possible.
+    Config,
+    /// HSM: all tokens disagree with this node's clock.
+    HostClock,
 }
 
 impl Reason {
@@ -113,6 +126,7 @@ impl Reason {
             Self::NotServing => "not_serving",
             Self::Exit(_) => "exit",
             Self::Signal(_) => "signal",
+            Self::Hsm(hsm) => hsm.name(),
             Self::Protocol => "protocol",
         }
     }
@@ -152,6 +166,9 @@ impl Reason {
 
     /// Whether what was served is wrong. It stays wrong however much traffic is answered.
     pub(crate) const fn is_integrity(self) -> bool {
+        if let Self::Hsm(hsm) = self {
+            return hsm.is_integrity();
+        }
         self.is_certificate()
             || matches!(
                 self,
@@ -197,6 +214,10 @@ impl LocalReason {
             Self::Late => "late",
             Self::Blocked => "blocked",
             Self::Start => "start",
+            Self::Budget => "budget",
+            Self::Auth => "auth_blocked",
+            Self::Config => "config_error",
+            Self::HostClock => "host_clock_suspect",
         }
     }
 }

@@ -68,6 +68,12 @@ impl Span {
         self.max(min).min(max)
     }
 
+    /// Both, one after the other.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
     /// `times` as long.
     #[must_use]
     pub const fn times(self, times: u64) -> Self {

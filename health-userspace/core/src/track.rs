@@ -2,7 +2,7 @@
 
 use crate::{
     evidence::{Evidence, Polarity},
-    model::{CheckSpec, Layer, Location, Reason},
+    model::{CheckSpec, Hsm, Layer, Location, Reason},
     policy::Policy,
     runs::Runs,
     time::{Span, Timestamp},
@@ -21,6 +21,10 @@ pub struct CheckTrack {
     layer: Layer,
     critical: bool,
     verify: bool,
+    /// As in [`CheckSpec`].
+    removed_fall: u8,
+    /// Rounds in a row that found an HSM removed.
+    removed: u32,
     window: Window,
     /// Prompt passes as `good`, slow or failing rounds as `bad`.
     prompt: Window,
@@ -73,6 +77,8 @@ impl CheckTrack {
         Self {
             layer: spec.layer,
             critical: spec.critical,
+            removed_fall: spec.removed_fall,
+            removed: 0,
             verify: spec.verify,
             window: Window::new(length),
             prompt: Window::new(length),
@@ -91,7 +97,7 @@ impl CheckTrack {
             // It proves something else now.
             *self = Self::new(spec, policy);
         }
-        (self.critical, self.verify) = (spec.critical, spec.verify);
+        (self.critical, self.verify, self.removed_fall) = (spec.critical, spec.verify, spec.removed_fall);
         let length = check_window(policy, spec.interval);
         self.window.resize(length);
         self.prompt.resize(length);
@@ -132,6 +138,8 @@ impl CheckTrack {
         if passed && round.steady && !late {
             self.learn_usual(round.took);
         }
+        let removed = !passed && round.reason == Some(Reason::Hsm(Hsm::Removed));
+        self.removed = if removed { self.removed.saturating_add(1) } else { 0 };
         self.runs.record(passed, round.began, !late);
         self.window.record(evidence.at, tally(passed));
         self.prompt.record(evidence.at, tally(prompt));
@@ -244,8 +252,11 @@ impl CheckTrack {
         };
         let rate = Grade::of_rate(tally, policy.success_below_percent);
         let failures = self.runs.failures();
+        let removed = self.removed_fall > 0 && self.removed >= u32::from(self.removed_fall);
         let mut found = if failures >= u32::from(policy.fall) {
             one(Grade::Fault, "fall_in_a_row", format!("{name} 0/{failures}"))
+        } else if removed {
+            one(Grade::Fault, "removed_in_a_row", format!("{name} 0/{failures}"))
         } else if rate > Grade::Healthy && tally.total() >= floor {
             one(rate, "success_rate", format!("{name} {}/{}", tally.good, tally.total()))
         } else if self.is_slow(policy) {

@@ -33,6 +33,7 @@ fn specs(services: u16, size: u16) -> Vec<ServiceSpec> {
         interval: Span::from_secs(1),
         critical: true,
         verify: false,
+        removed_fall: 0,
     };
     let one = |service| {
         let origins: Vec<OriginSpec> = (0..size).map(|place| origin(service, place)).collect();

@@ -12,6 +12,7 @@ pub mod flows;
 pub mod maps;
 pub mod origin;
 pub mod outside;
+pub mod pkcs11;
 pub mod privilege;
 pub mod probe;
 pub mod reload;
@@ -59,6 +60,8 @@ enum Command {
     Origin(origin::Origin),
     Probe(probe::Probe),
     Direct(direct::Direct),
+    #[command(subcommand)]
+    Pkcs11(pkcs11::Pkcs11),
     Reload(reload::Reload),
     Detach(detach::Detach),
 }
@@ -67,6 +70,10 @@ enum Command {
 /// wrong usage, the latter with code 2.
 pub fn main(outside: &dyn Outside) -> Exit {
     let cli = Cli::parse();
+    if let Command::Pkcs11(pkcs11::Pkcs11::Worker { .. }) = cli.command {
+        // It gets everything from the daemon, and reads no configuration.
+        crate::probe::pkcs11::worker::run()
+    }
     let stdout = io::stdout();
     let wants_colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let look = Look { colour: stdout.is_terminal() && wants_colour, zone: jiff::tz::TimeZone::system() };
@@ -106,6 +113,7 @@ fn dispatch(cli: Cli, outside: &dyn Outside, look: Look, out: &mut dyn Write, no
         Command::Origin(origin) => origin.run(&mut context),
         Command::Probe(probe) => probe.run(&mut context),
         Command::Direct(direct) => direct.run(&context),
+        Command::Pkcs11(pkcs11) => pkcs11.run(&mut context),
         Command::Reload(reload) => reload.run(&mut context),
         Command::Detach(detach) => detach.run(&mut context),
     };

@@ -16,6 +16,7 @@ use std::{
 /// Where the configuration is looked for when the command line names none.
 pub const CONFIG_DEFAULT: &str = "/etc/sluice/sluice.toml";
 const SOCKET_DEFAULT: &str = "/run/sluice/control.sock";
+const STATE_DIR_DEFAULT: &str = "/var/lib/sluice";
 const PIN_DIR_DEFAULT: &str = "/sys/fs/bpf/sluice";
 const BYPASS_CGROUP_DEFAULT: &str = "/sluice-direct";
 
@@ -164,6 +165,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// `node.pin_dir`.
     pub pin_dir: PathBuf,
+    /// `node.state_dir`.
+    pub state_dir: PathBuf,
     /// The first of `node.bypass.cgroups`; `None` where that list is empty.
     pub bypass_cgroup: Option<PathBuf>,
 }
@@ -177,6 +180,7 @@ impl Settings {
             config: config.to_path_buf(),
             socket: SOCKET_DEFAULT.into(),
             pin_dir: PIN_DIR_DEFAULT.into(),
+            state_dir: STATE_DIR_DEFAULT.into(),
             bypass_cgroup: Some(BYPASS_CGROUP_DEFAULT.into()),
         };
         let text = match fs::read_to_string(config) {
@@ -199,6 +203,7 @@ impl Settings {
         let word = |section: &str, key: &str| Some(PathBuf::from(table.get(section)?.get(key)?.as_str()?));
         settings.socket = word("control", "socket").unwrap_or(settings.socket);
         settings.pin_dir = word("node", "pin_dir").unwrap_or(settings.pin_dir);
+        settings.state_dir = word("node", "state_dir").unwrap_or(settings.state_dir);
         let cgroups = || table.get("node")?.get("bypass")?.get("cgroups")?.as_array();
         if let Some(cgroups) = cgroups() {
             settings.bypass_cgroup = cgroups.first().and_then(toml::Value::as_str).map(PathBuf::from);

@@ -3,7 +3,7 @@
 use super::{
     kind::{self, CheckKind, Kind},
     model::{CheckConfig, CheckPlan, SigningConfig},
-    plan,
+    pkcs11, plan,
     read::Section,
     service::{Names, name},
 };
@@ -47,6 +47,9 @@ pub(super) fn checks(service: &Section<'_>, signing: &[SigningConfig]) -> ReadCh
         list.push(check(section, kind, &mut names, signing));
         at.push(section.at_key("name"));
     }
+    for parent in pkcs11::add_clocks(&mut list) {
+        at.push(at[parent].clone());
+    }
     plan::needs(&list, &at, service.sink());
     let added = service.get("check").is_none();
     if added {
@@ -66,10 +69,11 @@ pub(super) fn checks(service: &Section<'_>, signing: &[SigningConfig]) -> ReadCh
 
 fn check(section: &Section<'_>, kind: &Kind, names: &mut Names, signing: &[SigningConfig]) -> CheckConfig {
     let name = name(section, "check", Some(kind.word), names);
-    let interval = section.time("interval", INTERVAL_MIN, INTERVAL_MAX).unwrap_or(INTERVAL_DEFAULT);
+    let interval =
+        section.time("interval", INTERVAL_MIN, INTERVAL_MAX).unwrap_or(pkcs11::interval(kind.word, INTERVAL_DEFAULT));
     let written = section.time("timeout", TIMEOUT_MIN, TIMEOUT_MAX);
     // A round ends before the next is due, unless the operator wants it otherwise.
-    let timeout = written.unwrap_or(kind.timeout.min(interval));
+    let mut timeout = written.unwrap_or(kind.timeout.min(interval));
     if timeout > interval {
         section.sink().warning(
             section.at_key("timeout"),
@@ -85,7 +89,10 @@ fn check(section: &Section<'_>, kind: &Kind, names: &mut Names, signing: &[Signi
             "let slow be less than timeout",
         );
     }
-    let plan = plan::plan(section, &name, interval, signing);
+    let mut plan = plan::plan(section, &name, interval, signing);
     let kind = kind::read(section, kind, &name);
+    if let CheckKind::Pkcs11(rule) = &kind {
+        timeout = pkcs11::timing(section, rule, &mut plan, interval);
+    }
     CheckConfig { name, layer: kind.layer(), interval, timeout, slow, plan, kind }
 }

@@ -15,6 +15,7 @@ mod diagnostic;
 mod kind;
 mod model;
 mod node;
+mod pkcs11;
 mod plan;
 mod policy;
 mod read;
@@ -37,6 +38,9 @@ pub(crate) use kind::{holds as json_holds, server_name};
 pub use model::{
     Bypass, CapacityScope, CgroupSetting, CheckConfig, CheckPlan, Config, ControlConfig, Detail, InterfacePattern,
     Limits, MetricsConfig, NodeConfig, OriginConfig, Prefix, ServiceConfig, SigningConfig, SigningKey, Source,
+};
+pub use pkcs11::{
+    BusinessRule, ClockRule, Deadlines, Depth, ERROR_STATE, FLAGS, Flag, Pkcs11Check, Pkcs11Origin, Versions,
 };
 pub(crate) use shape::nearest;
 pub use spec::Ids;

@@ -1,6 +1,6 @@
 //! The checked configuration: values of these types were all accepted.
 
-use super::kind::CheckKind;
+use super::{kind::CheckKind, pkcs11::Pkcs11Origin};
 use health_core::{
     Span,
     model::{Balance, Layer, Mode},
@@ -180,6 +180,8 @@ pub struct OriginConfig {
     pub capacity_scope: CapacityScope,
     /// Whether its own address is steered, if its tier is 0 and its service is guarded.
     pub guard: bool,
+    /// The partition of an HSM that it is judged by.
+    pub pkcs11: Option<Pkcs11Origin>,
 }
 
 /// Whose a capacity is.
@@ -208,6 +210,18 @@ pub struct CheckConfig {
     pub plan: CheckPlan,
     /// What is done.
     pub kind: CheckKind,
+}
+
+impl CheckConfig {
+    /// This check as it is asked of one origin.
+    #[must_use]
+    pub fn of(&self, origin: &OriginConfig) -> Self {
+        let mut check = self.clone();
+        if let CheckKind::Pkcs11(rule) = &mut check.kind {
+            rule.partition.clone_from(&origin.pkcs11);
+        }
+        check
+    }
 }
 
 /// What every kind of check has besides its interval.

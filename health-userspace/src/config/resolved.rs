@@ -1,11 +1,13 @@
 //! A checked configuration, written out again with every default.
 
 use super::{
+    kind::CheckKind,
     model::{
         CapacityScope, CgroupSetting, CheckConfig, CheckPlan, Config, Detail, NodeConfig, OriginConfig, ServiceConfig,
         SigningConfig, SigningKey,
     },
     node::{HISTOGRAMS, MODES, ORIGIN_DETAILS},
+    pkcs11::{self, Depth},
     policy::{OVERFLOWS, RETURN_PATHS},
     read::time_text,
     service::BALANCES,
@@ -126,14 +128,23 @@ fn origin(out: &mut Out, origin: &OriginConfig) {
         CapacityScope::Cluster => "cluster",
     };
     out.key("capacity_scope", text(scope));
+    if let Some(partition) = &origin.pkcs11 {
+        out.key("pkcs11", pkcs11::partition(partition));
+    }
 }
 
 fn check(out: &mut Out, check: &CheckConfig) {
+    // The check of a clock stands in the file as a key of another.
+    if matches!(&check.kind, CheckKind::Pkcs11(rule) if rule.depth == Depth::Clock) {
+        return;
+    }
     out.header("[[service.check]]");
     out.key("name", text(&check.name));
     out.key("type", text(check.kind.name()));
     out.key("interval", time(check.interval));
-    out.key("timeout", time(check.timeout));
+    if !matches!(check.kind, CheckKind::Pkcs11(_)) {
+        out.key("timeout", time(check.timeout));
+    }
     if let Some(slow) = check.slow {
         out.key("slow", time(slow));
     }
@@ -234,7 +245,7 @@ fn learned(learned: Learned) -> String {
     format!("{{ learn = {learn}, min = {}, initial = {}, max = {} }}", time(min), time(initial), time(max))
 }
 
-fn word<T: PartialEq + Copy>(words: &[(&'static str, T)], meaning: T) -> &'static str {
+pub(super) fn word<T: PartialEq + Copy>(words: &[(&'static str, T)], meaning: T) -> &'static str {
     words.iter().find(|(_, other)| *other == meaning).map_or("", |(word, _)| word)
 }
 

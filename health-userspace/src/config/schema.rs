@@ -43,10 +43,6 @@ const fn later_table(name: &'static str, keys: &'static [Key]) -> Key {
     Key { name, supported: false, shape: Shape::Table(keys) }
 }
 
-const fn later_free(name: &'static str) -> Key {
-    Key { name, supported: false, shape: Shape::Free }
-}
-
 /// Keys at the top of a file.
 pub(super) const ROOT: &[Key] = &[
     later("include"),
@@ -187,7 +183,7 @@ const ORIGIN: &[Key] = &[
     on("capacity_cps"),
     on("capacity_conns"),
     on("capacity_scope"),
-    later_table("pkcs11", &[later("module"), later("serial"), later("label"), later_free("env")]),
+    table("pkcs11", &[on("module"), on("serial"), on("label"), free("env"), on("user"), on("memory_max")]),
 ];
 
 const CHECK: &[Key] = &[
@@ -225,24 +221,21 @@ const CHECK: &[Key] = &[
     on("user"),
     on("dynamic_weight"),
     table("request", &[on("method"), on("url"), free("headers"), on("body"), on("body_file"), table("expect", EXPECT)]),
-    later("firmware"),
-    later("hardware"),
-    later("flags_forbid"),
-    later_table("clock", &[later("interval"), later("drift_max"), later("require")]),
-    later("sessions_max"),
-    later("orphan_ttl"),
-    later("removed_fall"),
-    later("operation"),
-    later("key"),
-    later("mechanism"),
-    later("public_key"),
-    later("pin_file"),
-    later_table(
-        "deadlines",
-        &[later("load"), later("select"), later("login"), later("info"), later("business"), later("close")],
-    ),
-    later("confirm"),
-    later("on_auth_failure"),
+    on("firmware"),
+    on("hardware"),
+    on("flags_forbid"),
+    table("clock", &[on("interval"), on("drift_max"), on("require")]),
+    on("sessions_max"),
+    on("orphan_ttl"),
+    on("removed_fall"),
+    on("operation"),
+    on("key"),
+    on("mechanism"),
+    on("public_key"),
+    on("pin_file"),
+    table("deadlines", &[on("load"), on("select"), on("login"), on("info"), on("business"), on("close")]),
+    on("confirm"),
+    on("on_auth_failure"),
 ];
 
 const EXPECT: &[Key] = &[
@@ -258,9 +251,6 @@ const EXPECT: &[Key] = &[
     on("json_cast"),
     table("blocked", &[on("status"), free("headers")]),
 ];
-
-/// Kinds of check that the contract names and this version does not have.
-pub(super) const CHECK_KINDS_LATER: &[&str] = &["pkcs11"];
 
 /// Tables that hold a key of this name, written as in a file; for a key that stands in the wrong place.
 pub(super) fn homes_of(name: &str) -> Vec<String> {

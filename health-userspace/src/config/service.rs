@@ -4,7 +4,7 @@ use super::{
     check,
     model::{CapacityScope, NodeConfig, OriginConfig, ServiceConfig, SigningConfig},
     node::{MODES, NAME_CHARS_MAX},
-    policy,
+    pkcs11, policy,
     read::{At, Section},
 };
 use health_core::{
@@ -79,16 +79,18 @@ fn service(
         section.sink().error(beyond.at(), message, "split the service");
     }
     let mut origin_names = Names::new("origin");
-    let origins = sections.iter().map(|section| origin(section, &mut origin_names)).collect();
+    let origins: Vec<_> = sections.iter().map(|section| origin(section, &mut origin_names)).collect();
     let origins_at = sections.iter().map(|section| section.at_key("address")).collect();
     let checks = check::checks(section, signing);
     let vips = vips(section);
+    let policy = policy::policy(&section.table("policy"), defaults);
+    pkcs11::cross(&checks.list, &checks.at, &origins, policy.fall, section.sink());
     let config = ServiceConfig {
         mode: node.mode.max(mode.unwrap_or(node.mode)),
         vips: vips.iter().map(|vip| vip.value).collect(),
         balance: section.choice("balance", BALANCES).unwrap_or_default(),
         guard: section.flag("guard").unwrap_or(true),
-        policy: policy::policy(&section.table("policy"), defaults),
+        policy,
         origins,
         checks: checks.list,
         name,
@@ -109,6 +111,7 @@ fn origin(section: &Section<'_>, names: &mut Names) -> OriginConfig {
         capacity_conns: section.number("capacity_conns", 1, u32::MAX),
         capacity_scope: section.choice("capacity_scope", &scopes).unwrap_or(CapacityScope::Node),
         guard: section.flag("guard").unwrap_or(true),
+        pkcs11: pkcs11::origin(&section.table("pkcs11"), &name),
         name,
     }
 }

@@ -1,6 +1,9 @@
 //! From configuration to what the judgement knows.
 
-use super::model::{OriginConfig, ServiceConfig};
+use super::{
+    kind::CheckKind,
+    model::{OriginConfig, ServiceConfig},
+};
 use health_core::model::{CheckSpec, Family, FrontendId, FrontendSpec, OriginId, OriginSpec, ServiceId, ServiceSpec};
 use std::net::SocketAddr;
 
@@ -45,6 +48,10 @@ impl ServiceConfig {
                     interval: check.interval,
                     critical: check.plan.critical,
                     verify: check.plan.verify,
+                    removed_fall: match &check.kind {
+                        CheckKind::Pkcs11(rule) => rule.removed_fall,
+                        _ => 0,
+                    },
                 })
                 .collect(),
             balance: self.balance,

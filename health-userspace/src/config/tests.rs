@@ -612,8 +612,8 @@ fn bad_values() {
             16:1 there are two checks named `tcp`
             give one of them another name
         type = "pkcs11"
-            15:8 checks of type `pkcs11` are not supported yet
-            write one of icmp, tcp, tls, http, smtp, dns, grpc, script
+            14:1 check `pkcs11`: origin `a` does not say which token it is
+            give it pkcs11 = { module = "…", serial = "…" }
         type = "icmp" ⏎ size = 8
             16:8 `size` is 8, which is out of range
             write a number from 16 to 8952
@@ -1055,9 +1055,7 @@ fn keys_of_the_contract_are_told_from_mistakes() {
         ("node", "governor"),
         ("control", "tls token_files roles"),
         ("service", "tenant affinity dns discover"),
-        ("service.origin", "family pkcs11"),
-        ("service.check", "firmware hardware flags_forbid clock sessions_max orphan_ttl removed_fall operation key"),
-        ("service.check", "mechanism public_key pin_file deadlines confirm on_auth_failure"),
+        ("service.origin", "family"),
         ("service.policy", "preset fault_rule latency min_usable_percent panic_percent move"),
         ("service.policy", "on_fault stalled_for reset_after resets_per_s failback mitigation"),
     ];

@@ -91,7 +91,7 @@ impl Daemon {
         if config.node.bypass.mark != self.config.node.bypass.mark
             || config.node.limits.checks_per_s != self.config.node.limits.checks_per_s
         {
-            let (scheduler, results) = start::scheduler(&config)?;
+            let (scheduler, results) = start::scheduler(&config, &self.hub)?;
             (self.checks, self.results) = (scheduler, results);
         }
         self.checks.apply(&targets)?;

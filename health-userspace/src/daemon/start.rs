@@ -24,7 +24,10 @@ use crate::{
     config::{self, Config, ConfigErrors},
     control::{ControlError, EventLog, Handle, Listener, Published},
     datapath::{Applied, Change, Datapath, DatapathError, Neighbours, Routes},
-    probe::{self, ProbeError, Report, Scheduler, Settings, Target},
+    probe::{
+        self, ProbeError, Report, Scheduler, Settings, Target,
+        pkcs11::{Hub, Program},
+    },
     telemetry::{self, Heartbeat, Metrics, Server, TelemetryError, logs::LogError},
 };
 
@@ -106,7 +109,8 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     super::routes::check(&config, &ways)?;
     let specs = datapath.configure(&config, &ways.interfaces())?;
     let ring = datapath.events()?;
-    let (mut checks, results) = scheduler(&config)?;
+    let (hub, alarms) = Hub::new(config.node.state_dir.clone(), Program::default());
+    let (mut checks, results) = scheduler(&config, &hub)?;
     checks.apply(&Target::all(&config, datapath.registry()))?;
     let (status, status_seen) = watch::channel(None::<Arc<Published>>);
     let (commands_in, commands) = mpsc::channel(COMMANDS_MAX);
@@ -114,13 +118,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     let server = Server::bind(config.control.listen, metrics.clone(), heartbeat.clone()).await?;
     tokio::spawn(server.serve());
     let handle = Handle { status: status_seen, events: log.clone(), commands: commands_in };
-    let memory = datapath.memory_bytes()?;
-    info!(
-        pins = %datapath.pin_dir().display(),
-        adopted = datapath.adopted(),
-        memory_mib = memory >> 20,
-        "the kernel half is loaded"
-    );
+    say_loaded(&datapath)?;
     let mut daemon = Daemon {
         engine: Engine::new(specs.clone(), probe::now()),
         options,
@@ -131,6 +129,8 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         routes,
         checks,
         results,
+        hub: Arc::clone(&hub),
+        alarms,
         commands,
         log,
         status,
@@ -155,12 +155,26 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     // Who is answered may rely on the programs: until now, clients wait in the socket's queue.
     let control = tokio::spawn(listener.serve(handle));
     notify("READY=1");
-    let end = daemon.run(ring).await?;
+    let end = daemon.run(ring).await;
     notify("STOPPING=1");
+    // Sessions on HSMs outlive the process that opened them, so they are closed whatever ended the loop.
+    hub.shutdown().await;
+    let end = end?;
     control.abort();
     // The listener takes its socket away when its task has ended.
     drop(control.await);
     say_end(&end);
+    Ok(())
+}
+
+fn say_loaded(datapath: &Datapath) -> Result<(), StartError> {
+    let memory = datapath.memory_bytes()?;
+    info!(
+        pins = %datapath.pin_dir().display(),
+        adopted = datapath.adopted(),
+        memory_mib = memory >> 20,
+        "the kernel half is loaded"
+    );
     Ok(())
 }
 
@@ -172,10 +186,10 @@ fn say_end(end: &End) {
 }
 
 /// The checks' scheduler and where its results arrive.
-pub(super) fn scheduler(config: &Config) -> Result<(Scheduler, mpsc::Receiver<Report>), ProbeError> {
+pub(super) fn scheduler(config: &Config, hub: &Arc<Hub>) -> Result<(Scheduler, mpsc::Receiver<Report>), ProbeError> {
     let (results_in, results) = mpsc::channel(RESULTS_MAX);
     let settings = Settings { mark: config.node.bypass.mark, checks_per_s: config.node.limits.checks_per_s };
-    Ok((Scheduler::new(settings, results_in)?, results))
+    Ok((Scheduler::new(settings, results_in)?.with_hub(Arc::clone(hub)), results))
 }
 
 fn state_dir(config: &Config) -> Result<(), StartError> {

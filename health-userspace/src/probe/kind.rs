@@ -3,13 +3,24 @@
 //! A kind is one file with a type that implements [`Probe`], an arm in [`prepare`], and its keys in `config/check`.
 
 use super::{
-    ProbeError, dns::DnsProbe, grpc::GrpcProbe, http::HttpProbe, icmp::IcmpProbe, script::ScriptProbe, smtp::SmtpProbe,
-    socket::Sockets, tcp::TcpProbe, tls::TlsProbe, tls::Trust, trace::Trace,
+    ProbeError,
+    dns::DnsProbe,
+    grpc::GrpcProbe,
+    http::HttpProbe,
+    icmp::IcmpProbe,
+    pkcs11::{Hub, Pkcs11Probe},
+    script::ScriptProbe,
+    smtp::SmtpProbe,
+    socket::Sockets,
+    tcp::TcpProbe,
+    tls::TlsProbe,
+    tls::Trust,
+    trace::Trace,
 };
 use crate::config::{CheckConfig, CheckKind};
 use futures_util::future::BoxFuture;
 use health_core::model::Outcome;
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 /// A check made ready to be run against one origin, again and again.
 pub(super) trait Probe: Send {
@@ -31,6 +42,10 @@ pub(super) struct Setting<'a> {
     pub(super) sockets: &'a Sockets,
     /// What TLS trusts.
     pub(super) trust: &'a Trust,
+    /// Service and origin, for what must be named.
+    pub(super) names: (&'a str, &'a str),
+    /// The HSMs' workers; none where no HSM can be checked.
+    pub(super) hub: Option<&'a Arc<Hub>>,
 }
 
 /// The address that a check of an origin asks: two origins on one host may share a health page. Its own, unless a kind
@@ -48,7 +63,8 @@ pub(super) fn asks(check: &CheckConfig, origin: SocketAddr) -> SocketAddr {
         | CheckKind::Smtp(_)
         | CheckKind::Dns(_)
         | CheckKind::Grpc(_)
-        | CheckKind::Script(_) => origin,
+        | CheckKind::Script(_)
+        | CheckKind::Pkcs11(_) => origin,
     }
 }
 
@@ -67,5 +83,10 @@ pub(super) fn prepare(setting: Setting<'_>) -> Result<Box<dyn Probe>, ProbeError
         CheckKind::Dns(dns) => Box::new(DnsProbe::new(dns, setting)),
         CheckKind::Grpc(grpc) => Box::new(GrpcProbe::new(grpc, setting)?),
         CheckKind::Script(script) => Box::new(ScriptProbe::new(script, setting)),
+        CheckKind::Pkcs11(rule) => {
+            let (service, origin) = setting.names;
+            let named = |source| ProbeError::Hsm { origin: format!("{service}/{origin}"), source };
+            Box::new(Pkcs11Probe::new(setting.hub, setting.names, rule).map_err(named)?)
+        }
     })
 }

@@ -43,6 +43,7 @@ mod icmp;
 mod job;
 mod kind;
 mod once;
+pub mod pkcs11;
 mod rhythm;
 mod round;
 mod schedule;
@@ -67,6 +68,14 @@ use std::{io, path::PathBuf};
 /// Why checks can't be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
+    /// An HSM's worker can't be prepared.
+    #[error("cannot check the HSM of `{origin}`")]
+    Hsm {
+        /// `service/origin`.
+        origin: String,
+        /// Why.
+        source: pkcs11::HubError,
+    },
     /// Without it, checks would be steered to standbys and prove nothing.
     #[error("cannot mark the sockets of checks with {mark:#x}; this needs CAP_NET_ADMIN")]
     Mark {

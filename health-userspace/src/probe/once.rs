@@ -4,6 +4,7 @@ use super::{
     ProbeError,
     clock::Stalls,
     kind::Setting,
+    pkcs11::{Hub, Program},
     round::{Finished, Round},
     socket::{self, Sockets},
     tls::Trust,
@@ -12,7 +13,7 @@ use super::{
 use crate::config::{CheckConfig, Config, OriginConfig, ServiceConfig};
 use futures_util::{StreamExt, stream};
 use health_core::{Span, model::Outcome};
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 /// Origins that are asked at the same time.
 const AT_ONCE: usize = 32;
@@ -78,7 +79,10 @@ pub async fn once(config: &Config, selection: &Selection) -> Result<Vec<Probed>,
         .flat_map(|service| service.origins.iter().map(move |origin| (service, origin)))
         .filter(|(_, origin)| chosen(&origin.name, &selection.origin))
         .collect();
+    // Its alarms are for a daemon's log; what they say is in the rounds' details too.
+    let (hub, _alarms) = Hub::new(config.node.state_dir.clone(), Program::default());
     let node = Once {
+        hub: Arc::clone(&hub),
         mark: config.node.bypass.mark,
         trust: Trust::default(),
         stalls: Stalls::new(),
@@ -89,10 +93,12 @@ pub async fn once(config: &Config, selection: &Selection) -> Result<Vec<Probed>,
         asked = asked => asked,
         () = node.stalls.watch() => Vec::new(),
     };
+    hub.shutdown().await;
     asked.into_iter().collect()
 }
 
 struct Once<'a> {
+    hub: Arc<Hub>,
     mark: u32,
     trust: Trust,
     stalls: Stalls,
@@ -115,16 +121,19 @@ impl Once<'_> {
                 of.is_some_and(|done| !matches!(&done.ended, Some(end) if end.outcome.is_pass()))
             };
             let unmet = check.plan.needs.iter().find(failed).cloned();
-            let ended = if unmet.is_none() { Some(self.round(check, origin.address).await?) } else { None };
+            let ended = if unmet.is_none() { Some(self.round(check, (&service.name, origin)).await?) } else { None };
             checks.push(ProbedCheck { check: check.clone(), ended, unmet });
         }
         Ok(Probed { service: service.name.clone(), origin: origin.name.clone(), address: origin.address, checks })
     }
 
-    async fn round(&self, check: &CheckConfig, address: SocketAddr) -> Result<Ended, ProbeError> {
+    async fn round(&self, check: &CheckConfig, of: (&str, &OriginConfig)) -> Result<Ended, ProbeError> {
+        let (service, origin) = of;
+        let check = &check.of(origin);
+        let (address, names, hub) = (origin.address, (service, origin.name.as_str()), Some(&self.hub));
         let source = &check.plan.source;
         let sockets = Sockets { mark: self.mark, address: source.address, interface: source.interface.clone() };
-        let mut round = Round::new(Setting { check, address, sockets: &sockets, trust: &self.trust })?;
+        let mut round = Round::new(Setting { check, address, sockets: &sockets, trust: &self.trust, names, hub })?;
         let Finished { began, ended, outcome, steps, notes } = round.run(&self.stalls).await;
         Ok(Ended { outcome, took: ended.since(began), steps, notes })
     }

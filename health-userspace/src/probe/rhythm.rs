@@ -76,7 +76,12 @@ fn is_proved_by_traffic(check: &CheckConfig, layer: Layer) -> bool {
         CheckKind::Http(http) => http.requests.iter().all(|request| {
             request.url.scheme() == "http" && request.expect.headers.is_empty() && !request.expect.asks_body()
         }),
-        CheckKind::Tls(_) | CheckKind::Smtp(_) | CheckKind::Dns(_) | CheckKind::Grpc(_) | CheckKind::Script(_) => false,
+        CheckKind::Tls(_)
+        | CheckKind::Smtp(_)
+        | CheckKind::Dns(_)
+        | CheckKind::Grpc(_)
+        | CheckKind::Script(_)
+        | CheckKind::Pkcs11(_) => false,
     };
     plain && check.layer <= layer
 }

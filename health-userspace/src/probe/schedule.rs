@@ -7,6 +7,7 @@ use super::{
     clock::Stalls,
     job::{Shared, Subscriber, Worker},
     kind::{self, Setting},
+    pkcs11::Hub,
     rhythm::Run,
     round::Round,
     socket::{self, Sockets},
@@ -61,6 +62,8 @@ pub struct Target {
     pub address: SocketAddr,
     /// Its service's name, for logs.
     pub service: String,
+    /// Its own name.
+    pub name: String,
     /// `fall` and `rise` of its service: what is not settled yet is asked faster.
     pub runs: (u32, u32),
     /// Checks, each with its place in the service's list.
@@ -77,8 +80,9 @@ impl Target {
                 origin: ids.origin(origin.address),
                 address: origin.address,
                 service: service.name.clone(),
+                name: origin.name.clone(),
                 runs: (service.policy.fall.into(), service.policy.rise.into()),
-                checks: checks.clone(),
+                checks: checks.iter().map(|(place, check)| (*place, check.of(origin))).collect(),
             };
             service.origins.iter().map(target).collect::<Vec<_>>()
         };
@@ -98,6 +102,7 @@ pub struct Scheduler {
     node: Arc<Node>,
     mark: u32,
     trust: Trust,
+    hub: Option<Arc<Hub>>,
     origins: HashMap<OriginId, Origin>,
     /// By the address that is asked.
     jobs: HashMap<SocketAddr, Vec<Job>>,
@@ -163,7 +168,7 @@ impl Scheduler {
             async move { node.stalls.watch().await }
         });
         let (origins, jobs) = (HashMap::new(), HashMap::new());
-        Ok(Self { node, mark: settings.mark, trust: Trust::default(), origins, jobs, _heart: Task(heart) })
+        Ok(Self { node, mark: settings.mark, trust: Trust::default(), hub: None, origins, jobs, _heart: Task(heart) })
     }
 
     /// Checks these targets from now on, and no others. What did not change keeps its phase, and a round in flight.
@@ -209,6 +214,12 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Checks HSMs too, by the workers of this hub.
+    #[must_use]
+    pub fn with_hub(self, hub: Arc<Hub>) -> Self {
+        Self { hub: Some(hub), ..self }
+    }
+
     /// Runs an origin's checks once, now; their schedule stays. At most once in 250 ms; further calls are dropped.
     pub fn hurry(&mut self, origin: OriginId) {
         let Some(origin) = self.origins.get_mut(&origin) else { return };
@@ -237,7 +248,10 @@ impl Scheduler {
         let address = one.of.first().map_or(one.address, |(target, _)| target.address);
         let source = &one.work.plan.source;
         let sockets = Sockets { mark: self.mark, address: source.address, interface: source.interface.clone() };
-        Round::new(Setting { check: &one.work, address, sockets: &sockets, trust: &self.trust })
+        let names =
+            one.of.first().map(|(target, _)| (target.service.as_str(), target.name.as_str())).unwrap_or_default();
+        let (trust, hub) = (&self.trust, self.hub.as_ref());
+        Round::new(Setting { check: &one.work, address, sockets: &sockets, trust, names, hub })
     }
 
     /// The origin of a target, which goes on where it was.

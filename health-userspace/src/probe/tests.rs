@@ -77,7 +77,8 @@ fn prepared(check: &CheckConfig, address: SocketAddr, trust: Option<&Trust>) -> 
     let sockets = Sockets { mark: MARK, ..Sockets::default() };
     let untrusting = Trust::default();
     let trust = trust.unwrap_or(&untrusting);
-    Round::new(Setting { check, address, sockets: &sockets, trust }).expect("a check that can be run")
+    Round::new(Setting { check, address, sockets: &sockets, trust, names: ("s", "o"), hub: None })
+        .expect("a check that can be run")
 }
 
 /// One round's outcome and how long it took.
@@ -669,7 +670,7 @@ fn the_clock_is_the_kernels_and_goes_on() {
 
 fn target(origin: u16, address: SocketAddr, checks: &[CheckConfig]) -> Target {
     let checks = checks.iter().zip(0..).map(|(check, index)| (index, check.clone())).collect();
-    Target { origin: OriginId(origin), address, service: "s".to_owned(), runs: (3, 2), checks }
+    Target { origin: OriginId(origin), address, service: "s".to_owned(), name: "o".to_owned(), runs: (3, 2), checks }
 }
 
 fn scheduler() -> (Scheduler, mpsc::Receiver<Report>) {

@@ -37,7 +37,14 @@ fn origin(id: OriginId, name: &str, tier: u8) -> OriginSpec {
 }
 
 fn check(name: &str, layer: Layer) -> CheckSpec {
-    CheckSpec { name: name.to_owned(), layer, interval: Span::from_secs(1), critical: true, verify: false }
+    CheckSpec {
+        name: name.to_owned(),
+        layer,
+        interval: Span::from_secs(1),
+        critical: true,
+        verify: false,
+        removed_fall: 0,
+    }
 }
 
 fn shop(checks: &[CheckSpec]) -> ServiceSpec {

@@ -22,7 +22,14 @@ struct Scene {
 }
 
 fn check(name: &str, critical: bool, verify: bool) -> CheckSpec {
-    CheckSpec { name: name.to_owned(), layer: Layer::Application, interval: Span::from_secs(1), critical, verify }
+    CheckSpec {
+        name: name.to_owned(),
+        layer: Layer::Application,
+        interval: Span::from_secs(1),
+        critical,
+        verify,
+        removed_fall: 0,
+    }
 }
 
 fn origin(id: OriginId, name: &str, tier: u8) -> OriginSpec {

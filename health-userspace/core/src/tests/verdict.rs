@@ -30,6 +30,7 @@ impl Bench {
             interval: Span::from_secs(1),
             critical: true,
             verify: false,
+            removed_fall: 0,
         };
         let specs: Vec<CheckSpec> = checks.iter().map(spec).collect();
         Self {

@@ -154,6 +154,7 @@ fn service(place: usize, dice: &mut Dice, next: &mut u16) -> ServiceSpec {
         interval: Span::from_secs(1),
         critical: true,
         verify: false,
+        removed_fall: 0,
     };
     let page = CheckSpec {
         name: "page".into(),
@@ -161,6 +162,7 @@ fn service(place: usize, dice: &mut Dice, next: &mut u16) -> ServiceSpec {
         interval: Span::from_millis(1500),
         critical: true,
         verify: false,
+        removed_fall: 0,
     };
     let checks = match dice.below(4) {
         0 => vec![port],

@@ -5,6 +5,7 @@
 pub mod events;
 pub mod flows;
 pub mod maps;
+pub mod pkcs11;
 pub mod probe;
 pub mod status;
 pub mod table;

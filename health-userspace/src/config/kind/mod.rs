@@ -31,9 +31,10 @@ pub use tcp::TcpCheck;
 pub use tls::{Authorities, TlsCheck, TlsConfig};
 
 use super::{
+    pkcs11::{self, Pkcs11Check},
     read::{At, Section},
     resolved::Out,
-    schema, shape,
+    shape,
 };
 use health_core::{Span, model::Layer};
 
@@ -56,6 +57,8 @@ pub enum CheckKind {
     Grpc(Box<GrpcCheck>),
     /// A program says so.
     Script(Box<ScriptCheck>),
+    /// An HSM shows itself, or does something.
+    Pkcs11(Box<Pkcs11Check>),
 }
 
 /// A row of [`KINDS`].
@@ -82,6 +85,7 @@ pub(super) const KINDS: &[Kind] = &[
     kind("dns", 2, &["query", "record", "transport", "answer"]),
     kind("grpc", 2, &["service", "tls"]),
     kind("script", 2, &["exec", "user", "dynamic_weight"]),
+    kind("pkcs11", 2, pkcs11::KEYS),
 ];
 
 /// Finds a check's kind by its `type`.
@@ -98,16 +102,12 @@ pub(super) fn of(section: &Section<'_>) -> Option<&'static Kind> {
     let found = KINDS.iter().find(|kind| kind.word == value);
     if found.is_none() {
         let shown: String = value.chars().take(64).collect();
-        let (message, fix) = match value {
-            "https" => ("unknown type of check `https`".to_owned(), "write \"http\"; the url says https://".to_owned()),
-            later if schema::CHECK_KINDS_LATER.contains(&later) => {
-                (format!("checks of type `{later}` are not supported yet"), listed())
-            }
-            _ => {
-                let near = shape::nearest(value, words());
-                let fix = near.map_or_else(listed, |near| format!("did you mean \"{near}\"?"));
-                (format!("unknown type of check `{}`", shown.escape_debug()), fix)
-            }
+        let (message, fix) = if value == "https" {
+            ("unknown type of check `https`".to_owned(), "write \"http\"; the url says https://".to_owned())
+        } else {
+            let near = shape::nearest(value, words());
+            let fix = near.map_or_else(listed, |near| format!("did you mean \"{near}\"?"));
+            (format!("unknown type of check `{}`", shown.escape_debug()), fix)
         };
         section.sink().error(at, message, fix);
     }
@@ -134,6 +134,7 @@ pub(super) fn read(section: &Section<'_>, kind: &Kind, check: &str) -> CheckKind
         "dns" => CheckKind::Dns(Box::new(dns::read(section, check))),
         "grpc" => CheckKind::Grpc(Box::new(grpc::read(section))),
         "script" => CheckKind::Script(Box::new(script::read(section, check))),
+        "pkcs11" => CheckKind::Pkcs11(Box::new(pkcs11::check(section, check))),
         _ => CheckKind::Tcp(tcp::read(section, check)),
     }
 }
@@ -157,6 +158,7 @@ impl CheckKind {
             Self::Dns(_) => "dns",
             Self::Grpc(_) => "grpc",
             Self::Script(_) => "script",
+            Self::Pkcs11(_) => "pkcs11",
         }
     }
 
@@ -168,9 +170,13 @@ impl CheckKind {
             Self::Tcp(check) if check.expect.is_empty() => Layer::Transport,
             Self::Tls(_) => Layer::Tls,
             // Something was answered, and rightly.
-            Self::Tcp(_) | Self::Http(_) | Self::Smtp(_) | Self::Dns(_) | Self::Grpc(_) | Self::Script(_) => {
-                Layer::Application
-            }
+            Self::Tcp(_)
+            | Self::Http(_)
+            | Self::Smtp(_)
+            | Self::Dns(_)
+            | Self::Grpc(_)
+            | Self::Script(_)
+            | Self::Pkcs11(_) => Layer::Application,
         }
     }
 
@@ -182,7 +188,7 @@ impl CheckKind {
             Self::Http(check) => check.tls.as_ref(),
             Self::Smtp(check) => check.starttls.as_ref(),
             Self::Grpc(check) => check.tls.as_ref(),
-            Self::Icmp(_) | Self::Tcp(_) | Self::Dns(_) | Self::Script(_) => None,
+            Self::Icmp(_) | Self::Tcp(_) | Self::Dns(_) | Self::Script(_) | Self::Pkcs11(_) => None,
         }
     }
 
@@ -197,6 +203,7 @@ impl CheckKind {
             Self::Dns(check) => check.write(out),
             Self::Grpc(check) => check.write(out),
             Self::Script(check) => check.write(out),
+            Self::Pkcs11(check) => check.write(out),
         }
     }
 }

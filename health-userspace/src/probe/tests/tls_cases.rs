@@ -148,7 +148,9 @@ async fn p21_client_certificates_are_told_by_either_version() {
     let sockets = Sockets { mark: MARK, ..Sockets::default() };
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let refused =
-        Round::new(Setting { check: &broken, address, sockets: &sockets, trust: &trust }).err().map(|e| e.to_string());
+        Round::new(Setting { check: &broken, address, sockets: &sockets, trust: &trust, names: ("s", "o"), hub: None })
+            .err()
+            .map(|e| e.to_string());
     assert!(refused.is_some_and(|error| error.contains("empty.pem of a check holds no certificate")));
     let own = format!(", ca = \"{}\" }}", write("ca.pem", &ours.certificate.pem()));
     let own = asks(&none.replace(" }", &own));
