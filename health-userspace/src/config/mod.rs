@@ -18,6 +18,7 @@ mod node;
 mod pkcs11;
 mod plan;
 mod policy;
+mod preset;
 mod read;
 mod resolved;
 mod schema;

@@ -91,7 +91,7 @@ const HOOK: &[Key] = &[later("on"), later("exec"), later("url"), later("timeout"
 const DEFAULTS: &[Key] = &[table("policy", POLICY)];
 
 const POLICY: &[Key] = &[
-    later("preset"),
+    on("preset"),
     on("fall"),
     on("rise"),
     on("passive"),

@@ -4,7 +4,7 @@ use super::{
     check,
     model::{CapacityScope, NodeConfig, OriginConfig, ServiceConfig, SigningConfig},
     node::{MODES, NAME_CHARS_MAX},
-    pkcs11, policy,
+    pkcs11, policy, preset,
     read::{At, Section},
 };
 use health_core::{
@@ -42,6 +42,7 @@ pub(super) struct ReadService {
 
 /// Reads all services.
 pub(super) fn services(root: &Section<'_>, node: &NodeConfig, signing: &[SigningConfig]) -> Vec<ReadService> {
+    preset::refuse(&root.table("defaults").table("policy"));
     let defaults = policy::policy(&root.table("defaults").table("policy"), &Policy::default());
     let sections = root.tables("service");
     if root.get("service").is_none() || (sections.is_empty() && !root.sink().has_errors()) {
@@ -83,7 +84,8 @@ fn service(
     let origins_at = sections.iter().map(|section| section.at_key("address")).collect();
     let checks = check::checks(section, signing);
     let vips = vips(section);
-    let policy = policy::policy(&section.table("policy"), defaults);
+    let policy = section.table("policy");
+    let policy = policy::policy(&policy, &preset::base(&policy, defaults));
     pkcs11::cross(&checks.list, &checks.at, &origins, policy.fall, section.sink());
     let config = ServiceConfig {
         mode: node.mode.max(mode.unwrap_or(node.mode)),

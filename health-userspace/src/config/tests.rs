@@ -1056,7 +1056,7 @@ fn keys_of_the_contract_are_told_from_mistakes() {
         ("control", "tls token_files roles"),
         ("service", "tenant affinity dns discover"),
         ("service.origin", "family"),
-        ("service.policy", "preset fault_rule latency min_usable_percent panic_percent move"),
+        ("service.policy", "fault_rule latency min_usable_percent panic_percent move"),
         ("service.policy", "on_fault stalled_for reset_after resets_per_s failback mitigation"),
     ];
     for (path, keys) in later {

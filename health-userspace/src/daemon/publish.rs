@@ -343,6 +343,7 @@ impl Daemon {
             ]),
             nat_collisions: of(Count::NatCollision),
             loop_lag: Some(self.lag),
+            pkcs11_sessions: self.hub.sessions(),
             reload: self.tallies.reload,
             build: Some(BuildScrape { version: env!("CARGO_PKG_VERSION").to_owned(), abi: ABI_VERSION }),
             ..NodeScrape::default()

@@ -277,6 +277,11 @@ fn node(out: &mut Families<'_>, node: &NodeScrape) -> Result {
     out.gauge("config_reload_success", "1 if the last reload was applied", reload)?;
     let applied = one(node.reload.map(|reload| reload.applied_at));
     out.gauge("config_reload_timestamp_seconds", "When the configuration in force was applied", applied)?;
+    let sessions = node.pkcs11_sessions.iter().flat_map(|(service, live, orphan)| {
+        let labels = move |state: &'static str| [("service", service.as_str()), ("state", state)];
+        [(labels("live"), f64::from(*live)), (labels("orphan"), f64::from(*orphan))]
+    });
+    out.gauge("pkcs11_sessions", "Sessions on HSMs that checks hold, or killed workers may have left", sessions)?;
     let build =
         node.build.as_ref().map(|build| ([("version", build.version.clone()), ("abi", build.abi.to_string())], 1.0));
     out.gauge("build_info", "What runs here; always 1", build)

@@ -114,6 +114,8 @@ pub struct NodeScrape {
     pub loop_lag: Option<Duration>,
     /// The last reload.
     pub reload: Option<ReloadScrape>,
+    /// Sessions on the HSMs of each service: of living workers, and orphans of killed ones.
+    pub pkcs11_sessions: Vec<(String, u32, u32)>,
     /// What runs here.
     pub build: Option<BuildScrape>,
 }

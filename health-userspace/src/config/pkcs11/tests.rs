@@ -144,3 +144,19 @@ fn an_origin_says_which_token_and_nobody_runs_it_as_root() {
     let said = parse(text, "f").expect_err("it is wrong").to_string();
     assert!(said.contains("origin `a` does not say which token it is"), "{said}");
 }
+
+#[test]
+fn the_preset_lies_between_the_defaults_and_the_services_own_keys() {
+    let with = |rest: &str| {
+        let text = format!("[defaults.policy]\nfall = 5\nrise = 4\n{HEAD}[service.policy]\n{rest}\n");
+        parse(&text, "f").expect("it is right").config.services[0].policy.clone()
+    };
+    let policy = with("preset = \"hsm\"");
+    assert_eq!((policy.fall, policy.rise, policy.rescue), (2, 4, false));
+    assert_eq!(policy.trip.silence_min, Span::from_millis(700));
+    let policy = with("preset = \"hsm\"\nfall = 3\nrescue = true");
+    assert_eq!((policy.fall, policy.rescue), (3, true));
+    assert_eq!(with("preset = \"stateless\"").fall, 5);
+    let said = parse("[defaults.policy]\npreset = \"hsm\"\n", "f").expect_err("it is wrong").to_string();
+    assert!(said.contains("a preset belongs to a service"), "{said}");
+}

@@ -60,6 +60,7 @@ fn full() -> Scrape {
         parse_skipped: vec![("fragment", 4)],
         nat_collisions: Some(1),
         checks_late: Some(0),
+        pkcs11_sessions: vec![("hsm".to_owned(), 2, 1)],
         loop_lag: Some(Duration::from_micros(80)),
         reload: Some(ReloadScrape { success: true, applied_at: 1_796_000_000.5 }),
         build: Some(BuildScrape { version: "0.1.0".into(), abi: 1 }),

@@ -1,0 +1,35 @@
+//! `service.policy.preset`: ordinary keys under one name, between `[defaults.policy]` and the service's own.
+
+use super::read::Section;
+use health_core::{Span, policy::Policy};
+
+/// Silence that an HSM pool sits out: a fibre that flaps for half a second must not move a million transactions.
+const HSM_SILENCE: Span = Span::from_millis(700);
+
+#[derive(Clone, Copy)]
+enum Preset {
+    Stateless,
+    Hsm,
+}
+
+/// What a service begins with: `defaults`, and the preset that it names over them.
+pub(super) fn base(policy: &Section<'_>, defaults: &Policy) -> Policy {
+    let mut base = defaults.clone();
+    match policy.choice("preset", &[("stateless", Preset::Stateless), ("hsm", Preset::Hsm)]) {
+        None | Some(Preset::Stateless) => {}
+        Some(Preset::Hsm) => {
+            base.fall = 2;
+            // A session belongs to the HSM that opened it.
+            base.rescue = false;
+            base.trip.silence_min = HSM_SILENCE;
+        }
+    }
+    base
+}
+
+/// A preset is a service's, not everybody's: it would stand below the keys beside it, and above them in the next service.
+pub(super) fn refuse(defaults: &Section<'_>) {
+    if defaults.get("preset").is_some() {
+        defaults.error("preset", "a preset belongs to a service", "write it in [service.policy]");
+    }
+}
