@@ -92,7 +92,7 @@ fn check(section: &Section<'_>, kind: &Kind, names: &mut Names, signing: &[Signi
     let mut plan = plan::plan(section, &name, interval, signing);
     let kind = kind::read(section, kind, &name);
     if let CheckKind::Pkcs11(rule) = &kind {
-        timeout = pkcs11::timing(section, rule, &mut plan, interval);
+        timeout = pkcs11::timing(section, &name, rule, &mut plan, interval);
     }
     CheckConfig { name, layer: kind.layer(), interval, timeout, slow, plan, kind }
 }

@@ -23,6 +23,7 @@ pub(in crate::config) fn interval(kind: &str, usual: Span) -> Span {
 /// What is usual for HSMs where the file says nothing: how often, and for how long at most.
 pub(in crate::config) fn timing(
     section: &Section<'_>,
+    name: &str,
     check: &Pkcs11Check,
     plan: &mut CheckPlan,
     interval: Span,
@@ -41,6 +42,13 @@ pub(in crate::config) fn timing(
     if let Some(at) = section.get("timeout").map(toml::Spanned::span) {
         let fix = "write deadlines = { business = \"5s\", … } instead: each step has its own";
         section.sink().error(at, "`timeout` means nothing to a pkcs11 check", fix);
+    }
+    if interval < INTERVAL_DEFAULT {
+        section.sink().warning(
+            section.at_key("interval"),
+            format!("check `{name}` asks the HSM every {interval}; its sessions and its processor are for business"),
+            "let interval be 15s to 30s: a failure is confirmed after `confirm` in any case",
+        );
     }
     check.deadlines.round()
 }

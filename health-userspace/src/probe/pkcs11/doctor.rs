@@ -87,12 +87,12 @@ pub async fn look(look: Look) -> Seen {
     seen
 }
 
-/// Lets the PIN of a token be tried again. False if nothing kept it from that.
+/// Lets the PIN of a token be tried once more, whatever is known of it.
 ///
 /// # Errors
 ///
 /// The state directory can't be written.
-pub fn unlock(state_dir: &std::path::Path, serial: &str) -> io::Result<bool> {
+pub fn unlock(state_dir: &std::path::Path, serial: &str) -> io::Result<()> {
     Latch::new(state_dir, serial).unlock()
 }
 

@@ -61,7 +61,9 @@ impl Halt {
     }
 
     pub(super) fn is_stale(&self) -> bool {
-        matches!(self, Self::Swapped) || self.class() == Some(Class::Stale)
+        // Who dies between two calls was killed by somebody, or by the system for want of memory: no call did it.
+        let idle = matches!(self, Self::Death(Death::Died { at: None, .. }));
+        idle || matches!(self, Self::Swapped) || self.class() == Some(Class::Stale)
     }
 
     /// Whether a fresh worker may do better.

@@ -56,7 +56,9 @@ impl Refusal {
             Self::Unresolved => {
                 "a login with this PIN had no answer; see that it is right, then `sluice pkcs11 unlock`"
             }
-            Self::CountLow => "the token counts wrong PINs, and this one has never been accepted",
+            Self::CountLow => {
+                "the token counts wrong PINs, and this one was never accepted; see that it is right, then `sluice pkcs11 unlock`"
+            }
             Self::FinalTry => "the token is at its final try: log in by hand",
             Self::Locked => "the token is locked",
         }
@@ -139,15 +141,16 @@ impl Latch {
         &self.path
     }
 
-    /// Allows one attempt with whatever PIN the file has then. False if nothing kept it from being made.
-    pub(super) fn unlock(&self) -> io::Result<bool> {
-        let Some(mut book) = self.read()? else { return Ok(false) };
-        let blocked = book.records.iter().any(|record| record.state != State::Good);
+    /// Allows one attempt with whatever PIN the file has then, unless the token itself forbids it.
+    pub(super) fn unlock(&self) -> io::Result<()> {
+        let mut book = match self.read()? {
+            Some(book) => book,
+            None => Book::of(&self.serial)?,
+        };
         book.records.retain(|record| record.was_good);
         book.records.iter_mut().for_each(|record| record.state = State::Good);
         book.unlocked = true;
-        self.write(&book)?;
-        Ok(blocked)
+        self.write(&book)
     }
 
     /// Asks for an attempt and writes it down. `now_s` is the wall clock, in seconds since 1970. Takes some 30 ms.
@@ -304,10 +307,11 @@ mod tests {
     fn an_operator_allows_one_attempt() {
         let folder = tempfile::tempdir().expect("a folder");
         let latch = Latch::new(folder.path(), "1");
-        assert!(!latch.unlock().expect("nothing there"));
-        attempt(&latch, "wrong", NONE, 0).expect("new").resolve(Tried::Refused, 0).expect("written");
+        assert_eq!(attempt(&latch, "wrong", LOW, 0).err(), Some(Refusal::CountLow));
+        latch.unlock().expect("written");
+        attempt(&latch, "wrong", LOW, 0).expect("allowed").resolve(Tried::Refused, 0).expect("written");
         assert_eq!(attempt(&latch, "wrong", LOW, 1).err(), Some(Refusal::Bad));
-        assert!(latch.unlock().expect("written"));
+        latch.unlock().expect("written");
         assert_eq!(attempt(&latch, "wrong", PinFlags { final_try: true, ..LOW }, 2).err(), Some(Refusal::FinalTry));
         attempt(&latch, "wrong", LOW, 2).expect("allowed").resolve(Tried::Refused, 2).expect("written");
         assert_eq!(attempt(&latch, "wrong", LOW, 3).err(), Some(Refusal::Bad), "once");

@@ -233,7 +233,7 @@ impl Slot {
     /// Asks the worker; after an error it is killed and buried.
     pub(super) async fn ask(&mut self, request: Request, within: Span) -> Result<Answer, Halt> {
         let Some(live) = &mut self.live else { return Err(Halt::Death(Death::Breach("there is no worker"))) };
-        let name = request.name();
+        let (name, asked) = (request.name(), Instant::now());
         match live.process.ask(request, duration(within)).await {
             Ok(answer) => {
                 self.steps.push(step(name, Span(answer.calls.iter().map(|(_, ns)| ns).sum())));
@@ -245,8 +245,8 @@ impl Slot {
                 Ok(answer)
             }
             Err(death) => {
-                if let Death::Hung { at, after } = &death {
-                    self.step(at.map_or("worker", Call::name), *after);
+                if let Death::Hung { at, .. } | Death::Died { at, .. } = &death {
+                    self.step(at.map_or("worker", Call::name), asked.elapsed());
                 }
                 self.alarms.tell("pkcs11_worker", format!("worker {} ends: {death}", self.generation));
                 if let Some(live) = self.live.take() {

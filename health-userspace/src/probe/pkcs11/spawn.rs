@@ -67,6 +67,7 @@ pub(super) async fn start(program: &Program, slot: &str, env: &BTreeMap<String, 
     slate_here.set_len(8)?;
     let mut command = Command::new(&program.path);
     command
+        .arg0("sluice")
         .args(["pkcs11", "worker", slot])
         .env_clear()
         .envs(env)
