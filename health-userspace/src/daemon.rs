@@ -10,6 +10,7 @@
 //! | `events` | kernel events and decisions as lines for `sluice events` |
 //! | `house` | what happens by itself: interfaces, routes, neighbours, handovers |
 //! | `learn` | percentiles of the recent past, from the kernel's histograms |
+//! | `names` | origins by name |
 //! | `publish` | what `status` and `/metrics` show |
 //! | `reload` | another configuration, or why not |
 //! | `routes` | ways to origins, and what is wrong with them |
@@ -19,6 +20,7 @@ mod detach;
 mod events;
 mod house;
 mod learn;
+mod names;
 mod publish;
 mod reload;
 mod routes;
@@ -76,6 +78,7 @@ pub use start::{StartError, run};
 struct Daemon {
     options: RunOptions,
     config: Config,
+    names: names::Names,
     specs: Vec<ServiceSpec>,
     datapath: Datapath,
     sweeper: Sweeper,
@@ -123,6 +126,7 @@ impl Daemon {
         let mut signals = Signals::new().map_err(StartError::Signals)?;
         let mut due = Instant::now();
         let mut housekeeping = Instant::now();
+        let mut asking = tokio::time::interval(names::EVERY);
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(due) => {
@@ -144,6 +148,8 @@ impl Daemon {
                         Err(error) => error!(%error, "cannot read the kernel's events"),
                     }
                 }
+                _ = asking.tick() => self.names.ask(),
+                found = self.names.answer() => self.renamed(found).await,
                 neighbours = self.house.neighbours() => self.saw_neighbours(&neighbours),
                 Some(report) = self.results.recv() => self.check_result(&report),
                 Some(Alarm { what, object, detail }) = self.alarms.recv() => {
@@ -265,7 +271,7 @@ impl Daemon {
 
     fn check_result(&mut self, report: &Report) {
         let result = report.result;
-        self.tallies.check(&result);
+        self.tallies.check(report);
         if let Outcome::Local(reason) = result.outcome {
             // With thousands of checks, a line for each would be a second trouble.
             let now = probe::now();

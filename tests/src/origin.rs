@@ -92,6 +92,12 @@ impl SwitchPort {
 }
 
 impl Origin {
+    /// Where it is.
+    #[must_use]
+    pub fn ns(&self) -> &Namespace {
+        &self.ns
+    }
+
     pub(crate) fn start(ns: &Arc<Namespace>, dir: &Path, name: &str, port: SwitchPort) -> Result<Self> {
         Ok(Self { ns: Arc::clone(ns), nginx: Nginx::origin(ns, dir, name, HTTP_PORT)?, port, fault: None })
     }

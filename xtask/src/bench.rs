@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: what Sluice costs (design.md §10 and §11).
 
+mod checks;
 mod programs;
 mod stream;
 mod table;
@@ -19,6 +20,8 @@ use crate::{build, setup};
 ///
 /// `datapath`: nanoseconds per packet of each TC program beside a trivial one, and requests, connections and bytes per
 /// second in the lab with Sluice attached and without it, in turns. Other work on the machine disturbs it.
+///
+/// `checks`: processor, memory and lateness of 1,000 and 10,000 HTTP checks beside HAProxy; four minutes.
 ///
 /// One row takes seconds: `cargo xtask bench datapath --case data_nat --family ipv4 --flows 1`.
 #[derive(Debug, clap::Args)]
@@ -47,6 +50,7 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
     Datapath,
+    Checks,
 }
 
 /// A half of the benchmark `datapath`.
@@ -89,11 +93,16 @@ struct Traffic {
 impl Args {
     pub(crate) fn run(self, root: &Path) -> Result<ExitCode> {
         let filter = self.filter();
-        let Self { what: What::Datapath, json, only, .. } = self;
+        let Self { what, json, only, .. } = self;
         setup::ensure_all(root)?;
         build::build(root, true)?;
         lab::require_root()?;
         lab::stop::catch_signals();
+        if what == What::Checks {
+            let checks = checks::measure(root)?;
+            checks::show(&checks)?;
+            return print(json, &serde_json::json!({ "checks": checks }));
+        }
         let mut document = Document::default();
         if only != Some(Half::Traffic) {
             document.programs = programs::measure(root, &filter)?;
@@ -102,12 +111,7 @@ impl Args {
             document.traffic = traffic::measure(root)?;
         }
         table::show(&document)?;
-        if json {
-            let mut out = std::io::stdout().lock();
-            serde_json::to_writer(&mut out, &document)?;
-            writeln!(out)?;
-        }
-        Ok(ExitCode::SUCCESS)
+        print(json, &document)
     }
 
     /// What the example that measures programs is asked for.
@@ -116,4 +120,14 @@ impl Args {
         let families = self.family.iter().map(|family| format!("family={family}"));
         cases.chain(families).chain(self.flows.iter().map(|flows| format!("flows={flows}"))).collect()
     }
+}
+
+/// The document on standard output, if it is wanted.
+fn print(json: bool, document: &impl Serialize) -> Result<ExitCode> {
+    if json {
+        let mut out = std::io::stdout().lock();
+        serde_json::to_writer(&mut out, document)?;
+        writeln!(out)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }

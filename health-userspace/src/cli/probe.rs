@@ -37,7 +37,7 @@ impl Probe {
         };
         let selection = Selection { service, origin, check: self.check.clone() };
         let report = context.outside.probe(&context.settings.config, &selection)?;
-        if report.origins.iter().all(|origin| origin.checks.is_empty()) {
+        if report.unplaced.is_empty() && report.origins.iter().all(|origin| origin.checks.is_empty()) {
             let of = self.of.unwrap_or_else(|| "this configuration".to_owned());
             let check = self.check.map(|check| format!(" named `{check}`")).unwrap_or_default();
             let message = format!("`{of}` has no check{check}: see `sluice check`");

@@ -77,8 +77,12 @@ impl Outside for Shell {
     fn probe(&self, file: &Path, selection: &Selection) -> Result<ProbeReport, Failure> {
         let loaded = config::load(file).map_err(failure)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::of)?;
-        let probed = runtime.block_on(probe::once(&loaded.config, selection)).map_err(failure)?;
-        Ok(ProbeReport::new(&probed))
+        let asked = runtime.block_on(async {
+            let (config, unplaced) = loaded.config.placed(&probe::look_up(&loaded.config).await, None);
+            (probe::once(&config, selection).await, unplaced)
+        });
+        let (probed, unplaced) = (asked.0.map_err(failure)?, asked.1);
+        Ok(ProbeReport::new(&probed, unplaced.iter().map(ToString::to_string).collect()))
     }
 
     fn run(&self, options: RunOptions) -> Result<(), Failure> {

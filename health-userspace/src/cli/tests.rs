@@ -946,7 +946,8 @@ fn a_probe_shows_each_step_with_its_time_and_why() {
         address: "10.0.1.10:443".into(),
         checks,
     };
-    let report = ProbeReport { ok: false, origins: vec![origin("a", checks), origin("dr", vec![local])] };
+    let report =
+        ProbeReport { ok: false, origins: vec![origin("a", checks), origin("dr", vec![local])], unplaced: Vec::new() };
     let world = World { probed: Some(report), ..World::default() };
     world.shows("probe shop/a --check web", Exit::Failed, &expect![[r#"
         shop/a  10.0.1.10:443
@@ -966,7 +967,8 @@ fn a_probe_shows_each_step_with_its_time_and_why() {
     assert!(world.did.borrow()[0].contains("service: Some(\"shop\"), origin: Some(\"a\"), check: Some(\"web\")"));
 
     let fine = vec![origin("a", vec![probed_check("port", "tcp", "pass", &[("connect", 12.3)])])];
-    let world = World { probed: Some(ProbeReport { ok: true, origins: fine }), ..World::default() };
+    let world =
+        World { probed: Some(ProbeReport { ok: true, origins: fine, unplaced: Vec::new() }), ..World::default() };
     world.shows(
         "probe",
         Exit::Done,
@@ -979,10 +981,11 @@ fn a_probe_shows_each_step_with_its_time_and_why() {
     "#]],
     );
     world.shows("probe --json", Exit::Done, &expect![[r#"
-        {"ok":true,"origins":[{"service":"shop","origin":"a","address":"10.0.1.10:443","checks":[{"name":"port","type":"tcp","layer":"application","critical":true,"verify":false,"result":"pass","reason":null,"failed_step":null,"failed_layer":null,"detail":null,"needs":null,"took_ms":12.3,"steps":[{"name":"connect","layer":"transport","took_ms":12.3}],"weight":null,"cert_not_after":null}]}]}
+        {"ok":true,"origins":[{"service":"shop","origin":"a","address":"10.0.1.10:443","checks":[{"name":"port","type":"tcp","layer":"application","critical":true,"verify":false,"result":"pass","reason":null,"failed_step":null,"failed_layer":null,"detail":null,"needs":null,"took_ms":12.3,"steps":[{"name":"connect","layer":"transport","took_ms":12.3}],"weight":null,"cert_not_after":null}]}],"unplaced":[]}
     "#]]);
 
-    let nothing = World { probed: Some(ProbeReport { ok: true, origins: vec![] }), ..World::default() };
+    let nothing =
+        World { probed: Some(ProbeReport { ok: true, origins: vec![], unplaced: Vec::new() }), ..World::default() };
     nothing.says(
         "probe shop/x",
         Exit::Failed,

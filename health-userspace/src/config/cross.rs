@@ -42,7 +42,8 @@ fn addresses(config: &Config, services: &[ReadService], sink: &Sink) {
         }
         frontends += usize::from(service.config.guards(origin));
     }
-    let origins = owners.len();
+    let named = services.iter().flat_map(|service| &service.config.origins).filter(|origin| origin.host.is_some());
+    let origins = owners.len() + named.count();
     for service in services {
         frontends += service.config.vips.len();
         for (vip, at) in service.config.vips.iter().zip(&service.vips_at) {
@@ -78,7 +79,8 @@ fn virtual_address<'a>(
             sink.error(at.clone(), message, "remove it here; `guard` steers an origin's own address");
         }
     }
-    if !service.config.origins.iter().any(|origin| origin.address.is_ipv4() == vip.is_ipv4()) {
+    let may = |origin: &OriginConfig| origin.host.is_some() || origin.address.is_ipv4() == vip.is_ipv4();
+    if !service.config.origins.iter().any(may) {
         let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
         let message = format!("no origin of service `{name}` can serve {vip}: none has {family}");
         sink.error(at.clone(), message, format!("add an origin with an {family} address; families never mix"));
@@ -126,9 +128,14 @@ fn standbys(service: &ReadService, sink: &Sink) {
                 "set capacity_cps, the new connections per second that it can take",
             );
         }
-        let others = || origins.iter().filter(|other| other.address != origin.address && other.weight > 0);
-        let same_family = |other: &OriginConfig| other.address.is_ipv4() == origin.address.is_ipv4();
-        if service.config.guards(origin) && others().next().is_some() && !others().any(same_family) {
+        let others = || origins.iter().filter(|other| other.name != origin.name && other.weight > 0);
+        let same_family =
+            |other: &OriginConfig| other.host.is_some() || other.address.is_ipv4() == origin.address.is_ipv4();
+        if origin.host.is_none()
+            && service.config.guards(origin)
+            && others().next().is_some()
+            && !others().any(same_family)
+        {
             let family = if origin.address.is_ipv4() { "IPv4" } else { "IPv6" };
             sink.warning(
                 at.clone(),
@@ -174,9 +181,10 @@ fn checks(service: &ReadService, sink: &Sink) {
 /// The port comes from the URL. One that no origin serves on is legal (a health port), but is usually forgotten.
 fn ports(service: &ReadService, url: &url::Url, label: &str, at: &std::ops::Range<usize>, sink: &Sink) {
     let port = url.port_or_known_default();
-    let foreign = |origin: &&OriginConfig| Some(origin.address.port()) != port;
+    let serves = |origin: &OriginConfig| origin.host.as_ref().map_or(origin.address.port(), |host| host.port);
+    let foreign = |origin: &&OriginConfig| Some(serves(origin)) != port;
     if let (None, Some(port), Some(origin)) = (url.port(), port, service.config.origins.iter().find(foreign)) {
-        let serves = origin.address.port();
+        let serves = serves(origin);
         sink.warning(
             at.clone(),
             format!("{label} asks port {port}, and origin `{}` serves on port {serves}", origin.name),

@@ -14,6 +14,7 @@ mod cross;
 mod diagnostic;
 mod kind;
 mod model;
+mod names;
 mod node;
 mod pkcs11;
 mod plan;
@@ -37,9 +38,11 @@ pub use kind::{
 };
 pub(crate) use kind::{holds as json_holds, server_name};
 pub use model::{
-    Bypass, CapacityScope, CgroupSetting, CheckConfig, CheckPlan, Config, ControlConfig, Detail, InterfacePattern,
-    Limits, MetricsConfig, NodeConfig, OriginConfig, Prefix, ServiceConfig, SigningConfig, SigningKey, Source,
+    Bypass, CapacityScope, CgroupSetting, CheckConfig, CheckPlan, Config, ControlConfig, Detail, HostName,
+    InterfacePattern, Limits, MetricsConfig, NodeConfig, OriginConfig, Prefix, ServiceConfig, SigningConfig,
+    SigningKey, Source,
 };
+pub use names::{Found, Unplaced};
 pub use pkcs11::{
     BusinessRule, ClockRule, Deadlines, Depth, ERROR_STATE, FLAGS, Flag, Pkcs11Check, Pkcs11Origin, Versions,
 };

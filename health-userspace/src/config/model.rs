@@ -3,7 +3,7 @@
 use super::{kind::CheckKind, pkcs11::Pkcs11Origin};
 use health_core::{
     Span,
-    model::{Balance, Layer, Mode},
+    model::{Balance, Family, Layer, Mode},
     policy::Policy,
 };
 use hyper::header::HeaderName;
@@ -166,8 +166,10 @@ pub struct ServiceConfig {
 pub struct OriginConfig {
     /// Unique in its service.
     pub name: String,
-    /// Unique in the file.
+    /// Unique in the file. Of an origin with a name: what the name stands for now; nowhere before it is known.
     pub address: SocketAddr,
+    /// Its name, if the file names it so.
+    pub host: Option<HostName>,
     /// `priority`, 0 to 127; 0 is preferred.
     pub tier: u8,
     /// Share inside its tier; 0 takes nothing.
@@ -182,6 +184,17 @@ pub struct OriginConfig {
     pub guard: bool,
     /// The partition of an HSM that it is judged by.
     pub pkcs11: Option<Pkcs11Origin>,
+}
+
+/// The name of an origin, which is resolved again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName {
+    /// As the system's resolver takes it.
+    pub name: String,
+    /// The port.
+    pub port: u16,
+    /// Only addresses of this family. Default: any, IPv4 first.
+    pub family: Option<Family>,
 }
 
 /// Whose a capacity is.

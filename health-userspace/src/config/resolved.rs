@@ -14,6 +14,7 @@ use super::{
 };
 use health_core::{
     Span,
+    model::Family,
     policy::{Learned, Policy},
 };
 use std::fmt::{Display, Write};
@@ -113,7 +114,15 @@ fn service(out: &mut Out, service: &ServiceConfig) {
 fn origin(out: &mut Out, origin: &OriginConfig) {
     out.header("[[service.origin]]");
     out.key("name", text(&origin.name));
-    out.key("address", text(&origin.address.to_string()));
+    match &origin.host {
+        None => out.key("address", text(&origin.address.to_string())),
+        Some(host) => {
+            out.key("address", text(&format!("{}:{}", host.name, host.port)));
+            if let Some(family) = host.family {
+                out.key("family", text(if family == Family::V4 { "ipv4" } else { "ipv6" }));
+            }
+        }
+    }
     out.key("priority", origin.tier);
     out.key("weight", origin.weight);
     out.key("guard", origin.guard);

@@ -176,7 +176,7 @@ const SERVICE: &[Key] = &[
 const ORIGIN: &[Key] = &[
     on("name"),
     on("address"),
-    later("family"),
+    on("family"),
     on("priority"),
     on("weight"),
     on("guard"),

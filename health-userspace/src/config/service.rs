@@ -2,13 +2,13 @@
 
 use super::{
     check,
-    model::{CapacityScope, NodeConfig, OriginConfig, ServiceConfig, SigningConfig},
+    model::{CapacityScope, HostName, NodeConfig, OriginConfig, ServiceConfig, SigningConfig},
     node::{MODES, NAME_CHARS_MAX},
     pkcs11, policy, preset,
     read::{At, Section},
 };
 use health_core::{
-    model::{Balance, Mode},
+    model::{Balance, Family, Mode},
     policy::Policy,
 };
 use std::{
@@ -105,8 +105,10 @@ fn service(
 fn origin(section: &Section<'_>, names: &mut Names) -> OriginConfig {
     let name = name(section, "origin", None, names);
     let scopes = [("node", CapacityScope::Node), ("cluster", CapacityScope::Cluster)];
+    let (address, host) = address(section, &name);
     OriginConfig {
-        address: address(section, &name),
+        address,
+        host,
         tier: section.number("priority", 0, PRIORITY_MAX).unwrap_or(0),
         weight: section.number("weight", 0, u16::MAX).unwrap_or(100),
         capacity_cps: section.number("capacity_cps", 1, u32::MAX),
@@ -134,21 +136,45 @@ fn vips(section: &Section<'_>) -> Vec<At<SocketAddr>> {
 /// Stands in for an address that was refused. Never leaves this module, for the refusal is an error.
 pub(super) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-fn address(section: &Section<'_>, origin: &str) -> SocketAddr {
+fn address(section: &Section<'_>, origin: &str) -> (SocketAddr, Option<HostName>) {
+    let families = [("ipv4", Family::V4), ("ipv6", Family::V6)];
+    let family = section.choice("family", &families);
     let Some(text) = section.text("address", "10.0.1.10:443") else {
         if section.get("address").is_none() {
             let fix = "add, for example, address = \"10.0.1.10:443\"";
             section.sink().error(section.at(), format!("origin `{origin}` has no address"), fix);
         }
-        return NOWHERE;
+        return (NOWHERE, None);
     };
+    if let Some((name, port)) = host_name(text.value) {
+        return (NOWHERE, Some(HostName { name: name.to_owned(), port, family }));
+    }
     match read_address(text.value) {
-        Ok(address) => address,
+        Ok(address) => {
+            if family.is_some_and(|family| (family == Family::V4) != address.is_ipv4()) {
+                let message = format!("origin `{origin}`: its address is not of the family that it names");
+                section.error("family", message, "remove family: an address has its own");
+            }
+            (address, None)
+        }
         Err((message, fix)) => {
             section.sink().error(text.at, format!("origin `{origin}`: {message}"), fix);
-            NOWHERE
+            (NOWHERE, None)
         }
     }
+}
+
+/// A host's name (RFC 1123 §2.1, and underscores, which DNS has too) and a port; not what looks like a mistyped address.
+fn host_name(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let port = port.parse().ok().filter(|port| *port > 0)?;
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-') && label.chars().all(good)
+    };
+    let labels = host.strip_suffix('.').unwrap_or(host);
+    let last_is_word = labels.rsplit('.').next().is_some_and(|last| last.contains(|c: char| c.is_ascii_alphabetic()));
+    (host.len() <= 253 && last_is_word && labels.split('.').all(label)).then_some((host, port))
 }
 
 /// An origin's address, or what is wrong with it and the cure.
@@ -192,8 +218,8 @@ fn explain_address(text: &str) -> (String, String) {
     }
     let name = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
     if host.contains(|c: char| c.is_ascii_alphabetic()) && host.chars().all(name) {
-        let message = format!("\"{shown}\" is a name; origins by name are not supported yet");
-        return (message, "write its IP address and port".to_owned());
+        let message = format!("\"{shown}\" is no name with a port");
+        return (message, "write, for example, \"dr.cloud.example:443\"".to_owned());
     }
     (format!("\"{shown}\" is no address"), "write an IP address and a port, for example \"10.0.1.10:443\"".to_owned())
 }

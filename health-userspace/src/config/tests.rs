@@ -303,12 +303,6 @@ name = "shop"
                 |        ^^^
             fix: give one of them another name
 
-            sluice.toml:15:11: origin `a`: "a.example:443" is a name; origins by name are not supported yet
-                |
-             15 | address = "a.example:443"
-                |           ^^^^^^^^^^^^^^^
-            fix: write its IP address and port
-
             sluice.toml:16:1: unknown key `vips` in `service.origin`
                 |
              16 | vips = 3
@@ -386,7 +380,7 @@ fn bad_values() {
         ("priority = 1", "weight = 4294967296"),
         ("priority = 1", "weight = 99999999999999999999999999999999999999999"),
         ("priority = 1", "weight = 1.5"),
-        ("priority = 1", "family = \"ipv4\""),
+        ("priority = 1", "family = \"ipv6\""),
         ("priority = 1", "wieght = 10"),
         ("name = \"shop\"", "name = \"Shop\""),
         ("name = \"shop\"", ""),
@@ -563,9 +557,9 @@ fn bad_values() {
         weight = 1.5
             12:10 `weight` is a float, not a whole number
             write, for example, weight = 0
-        family = "ipv4"
-            12:1 `service.origin.family` is not yet supported
-            remove it; a later version of Sluice will read it
+        family = "ipv6"
+            12:10 origin `b`: its address is not of the family that it names
+            remove family: an address has its own
         wieght = 10
             12:1 unknown key `wieght` in `service.origin`
             did you mean `weight`?
@@ -1055,7 +1049,6 @@ fn keys_of_the_contract_are_told_from_mistakes() {
         ("node", "governor"),
         ("control", "tls token_files roles"),
         ("service", "tenant affinity dns discover"),
-        ("service.origin", "family"),
         ("service.policy", "fault_rule latency min_usable_percent panic_percent move"),
         ("service.policy", "on_fault stalled_for reset_after resets_per_s failback mitigation"),
     ];

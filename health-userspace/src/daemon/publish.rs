@@ -9,7 +9,7 @@ use std::{
 use health_common::{ABI_VERSION, event::Event, map::Count};
 use health_core::{
     Span, Timestamp,
-    model::{CheckResult, OriginId, Outcome, ServiceSpec, State},
+    model::{OriginId, Outcome, ServiceSpec, State},
 };
 
 use super::Daemon;
@@ -17,12 +17,12 @@ use crate::{
     config::{Detail, ServiceConfig},
     control::Published,
     datapath::{OriginReading, report::trip},
-    probe,
+    probe::{self, Report},
     report::{DaemonReport, HookReport, ServiceReport, StatusReport},
     telemetry::{
         AttachedScrape, BuildScrape, CheckScrape, Histogram, NodeScrape, OriginScrape, ReloadScrape, Scrape,
         ServiceScrape,
-        histogram::{RTT_BOUNDS, STEP_BOUNDS, TTFB_BOUNDS},
+        histogram::{LATE_BOUNDS, RTT_BOUNDS, STEP_BOUNDS, TTFB_BOUNDS},
     },
 };
 
@@ -42,6 +42,7 @@ pub(super) struct Tallies {
     pub(super) reload: Option<ReloadScrape>,
     publish_next: Timestamp,
     checks: BTreeMap<(OriginId, u16), CheckTally>,
+    lateness: Option<Histogram>,
     failovers: BTreeMap<String, u64>,
     steps: BTreeMap<(String, &'static str), Histogram>,
     /// First bad packet of each origin's trip.
@@ -74,7 +75,11 @@ impl Tallies {
         Self { reload: Some(ReloadScrape { success: true, applied_at: epoch_seconds() }), ..Self::default() }
     }
 
-    pub(super) fn check(&mut self, result: &CheckResult) {
+    pub(super) fn check(&mut self, Report { result, late, .. }: &Report) {
+        if let Some(late) = late {
+            let lateness = self.lateness.get_or_insert_with(|| Histogram::new(LATE_BOUNDS));
+            lateness.observe(Duration::from_nanos(late.0));
+        }
         let tally = self.checks.entry((result.origin, result.check)).or_default();
         match result.outcome {
             Outcome::Pass => tally.pass += 1,
@@ -342,6 +347,7 @@ impl Daemon {
                 ("picked_up", Count::PickedUp),
             ]),
             nat_collisions: of(Count::NatCollision),
+            check_lateness: self.tallies.lateness.clone(),
             loop_lag: Some(self.lag),
             pkcs11_sessions: self.hub.sessions(),
             reload: self.tallies.reload,

@@ -33,7 +33,7 @@ impl Daemon {
                 return Outcome::bad_config(format!("{errors}\nnothing was applied; the former configuration goes on"));
             }
         };
-        let changes = changes(&self.config, &loaded.config);
+        let changes = changes(&self.names.config, &loaded.config);
         let fixed = fixed(&self.config, &loaded.config);
         if !fixed.is_empty() {
             self.note(false, dry_run);
@@ -47,13 +47,15 @@ impl Daemon {
         if dry_run {
             return Outcome::done(text);
         }
-        match self.switch(loaded.config).await {
+        let (placed, former) = self.names.reload(loaded.config, &self.config).await;
+        match self.switch(placed).await {
             Ok(()) => {
                 self.note(true, false);
                 info!(by, changes = changes.len(), "reloaded");
                 Outcome::done(text)
             }
             Err(error) => {
+                self.names.config = former;
                 self.note(false, false);
                 Outcome::failed(start::chain(&error))
             }
@@ -69,7 +71,7 @@ impl Daemon {
         self.tallies.reload = Some(ReloadScrape { success, applied_at: if success { now } else { before } });
     }
 
-    async fn switch(&mut self, config: Config) -> Result<(), start::StartError> {
+    pub(super) async fn switch(&mut self, config: Config) -> Result<(), start::StartError> {
         let ways = Ways::find(&self.routes, &config).await;
         routes::check(&config, &ways)?;
         let interfaces = ways.interfaces();

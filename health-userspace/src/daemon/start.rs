@@ -18,7 +18,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
-use super::{Daemon, End, house::House, learn, publish, routes::Ways};
+use super::{Daemon, End, house::House, learn, names::Names, publish, routes::Ways};
 use crate::{
     cli::RunOptions,
     config::{self, Config, ConfigErrors},
@@ -100,6 +100,7 @@ pub fn run(options: RunOptions) -> Result<(), StartError> {
 
 async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     state_dir(&config)?;
+    let (names, config) = Names::resolve(config).await;
     let mut datapath = Datapath::open(&config)?;
     datapath.log();
     // The pins' lock has been taken: from here on no other daemon is in the way.
@@ -122,6 +123,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     let mut daemon = Daemon {
         engine: Engine::new(specs.clone(), probe::now()),
         options,
+        names,
         specs,
         sweeper: datapath.sweeper()?,
         datapath,

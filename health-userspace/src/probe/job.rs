@@ -138,7 +138,9 @@ impl Worker {
             let began = Instant::now();
             let finished = if is_late { Finished::late() } else { self.round.run(&self.node.stalls).await };
             self.run.add(finished.outcome);
-            if !self.tell(finished, &awake).await {
+            let late =
+                matches!(woken, Woken::Due(_)).then(|| Span(u64::try_from(behind.as_nanos()).unwrap_or(u64::MAX)));
+            if !self.tell(finished, late, &awake).await {
                 return;
             }
             if let Woken::Due(at) = woken {
@@ -193,14 +195,14 @@ impl Worker {
     }
 
     /// False once nobody listens any more.
-    async fn tell(&mut self, finished: Finished, awake: &[Subscriber]) -> bool {
+    async fn tell(&mut self, finished: Finished, mut late: Option<Span>, awake: &[Subscriber]) -> bool {
         let Finished { began, ended, outcome, steps, notes } = finished;
         for Subscriber { origin, place, .. } in awake {
             let (service, check) = (origin.service.as_str(), *place);
             tracing::trace!(service, check, origin = origin.id.0, ?outcome, took = %ended.since(began), "round");
             origin.ended(*place, outcome);
             let result = CheckResult { origin: origin.id, check, began, ended, outcome };
-            let report = Report { result, steps: steps.clone(), notes: notes.clone() };
+            let report = Report { result, late: late.take(), steps: steps.clone(), notes: notes.clone() };
             if self.node.results.send(report).await.is_err() {
                 return false;
             }

@@ -15,6 +15,7 @@
 //! | `budget`, `chance` | rounds per second, of the node and of an origin; jitter |
 //! | `round` | one round: deadline, lateness, `slow` |
 //! | `kind` | the seam: what a kind of check is to the schedule |
+//! | `resolve` | origins by name |
 //! | `once` | every check once, for `sluice probe` |
 //! | `sign` | signed requests |
 //! | `trace` | what a round notes: steps and their times, why it ended |
@@ -44,6 +45,7 @@ mod job;
 mod kind;
 mod once;
 pub mod pkcs11;
+mod resolve;
 mod rhythm;
 mod round;
 mod schedule;
@@ -60,6 +62,7 @@ mod trace;
 
 pub use clock::now;
 pub use once::{Ended, Probed, ProbedCheck, Selection, once};
+pub use resolve::look_up;
 pub use schedule::{Report, Scheduler, Settings, Target};
 pub use trace::{DETAIL_CHARS_MAX, Notes, Step, Trace};
 

@@ -47,6 +47,8 @@ pub struct Settings {
 pub struct Report {
     /// What the judgement needs to know.
     pub result: CheckResult,
+    /// How late it began by its schedule; none if it was hurried, or if somebody else's round is meant too.
+    pub late: Option<Span>,
     /// Its steps, in order; the last one is where it ended.
     pub steps: Vec<Step>,
     /// What else it found.

@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 /// Every selected check, once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProbeReport {
-    /// Whether all that ran passed, late ones included.
+    /// Whether everything ran and passed, late ones included.
     pub ok: bool,
     /// In the configuration's order.
     pub origins: Vec<ProbeOrigin>,
+    /// Origins that have no address now, and why, each in a sentence.
+    pub unplaced: Vec<String>,
 }
 
 /// One origin.
@@ -79,11 +81,11 @@ pub struct ProbeStep {
 impl ProbeReport {
     /// What was found.
     #[must_use]
-    pub fn new(probed: &[Probed]) -> Self {
+    pub fn new(probed: &[Probed], unplaced: Vec<String>) -> Self {
         let origins: Vec<ProbeOrigin> = probed.iter().map(origin).collect();
-        let ok =
-            origins.iter().flat_map(|origin| &origin.checks).all(|check| ["pass", "slow"].contains(&&*check.result));
-        Self { ok, origins }
+        let passed = |check: &ProbeCheck| ["pass", "slow"].contains(&&*check.result);
+        let ok = unplaced.is_empty() && origins.iter().flat_map(|origin| &origin.checks).all(passed);
+        Self { ok, origins, unplaced }
     }
 }
 

@@ -271,6 +271,8 @@ fn node(out: &mut Families<'_>, node: &NodeScrape) -> Result {
     let collisions = bare(node.nat_collisions);
     out.counter("nat_collision", "Flows not moved because the translated tuple was taken", collisions)?;
     out.counter("check_late", "Rounds of checks that began late", bare(node.checks_late))?;
+    let lateness = node.check_lateness.iter().map(|histogram| (NO_LABELS, histogram));
+    out.histogram("check_lateness_seconds", "How late rounds of checks began", lateness)?;
     let lag = one(node.loop_lag.map(|lag| lag.as_secs_f64()));
     out.gauge("loop_lag_seconds", "How late the last tick of the daemon was", lag)?;
     let reload = one(node.reload.map(|reload| truth(reload.success)));

@@ -37,6 +37,9 @@ pub const TTFB_BOUNDS: &[f64] = &[
 /// Steps of a failover. Unit: s. From 0.1 ms, a trip within a packet's processing, to the 10 s of a slow judgement.
 pub const STEP_BOUNDS: &[f64] = &[0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 3.0, 10.0];
 
+/// How late rounds of checks begin. Unit: s. From the millisecond of a timer to the second from which a round is dropped.
+pub const LATE_BOUNDS: &[f64] = &[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
+
 /// Samples since the beginning, by size. Unit: s.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {

@@ -110,6 +110,8 @@ pub struct NodeScrape {
     pub nat_collisions: Option<u64>,
     /// Rounds of checks that began late.
     pub checks_late: Option<u64>,
+    /// How late rounds began, those that were hurried left out.
+    pub check_lateness: Option<Histogram>,
     /// How late the last tick was.
     pub loop_lag: Option<Duration>,
     /// The last reload.

@@ -36,6 +36,9 @@ pub fn render(report: &ProbeReport, look: &Look) -> String {
         text.push_str(&table.text());
         text.push('\n');
     }
+    for sentence in &report.unplaced {
+        writeln!(text, "{}", clean(sentence)).unwrap_or_default();
+    }
     text.push_str(&sum(report));
     text
 }

@@ -59,6 +59,7 @@ fn full() -> Scrape {
         events_lost: Some(0),
         parse_skipped: vec![("fragment", 4)],
         nat_collisions: Some(1),
+        check_lateness: None,
         checks_late: Some(0),
         pkcs11_sessions: vec![("hsm".to_owned(), 2, 1)],
         loop_lag: Some(Duration::from_micros(80)),
