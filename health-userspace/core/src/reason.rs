@@ -83,7 +83,7 @@ pub enum LocalReason {
     Late,
     /// Something before the origin (a web application firewall, a challenge page) kept the check out.
     Blocked,
-    /// A process could not be started: a script, or the worker of an HSM.
+    /// It could not even be started: a script, the worker of an HSM, a raw socket that is not allowed.
     Start,
     /// HSM: our checks hold, or have left behind, all the sessions that they may.
     Budget,

@@ -3,7 +3,7 @@
 use super::{
     diagnostic::Sink,
     kind::CheckKind,
-    model::{Config, OriginConfig},
+    model::{Bypass, Config, OriginConfig},
     node::IDS_MAX,
     service::{NOWHERE, ReadService},
 };
@@ -19,7 +19,7 @@ pub(super) fn check(config: &Config, services: &[ReadService], sink: &Sink) {
     }
     for service in services {
         standbys(service, sink);
-        checks(service, sink);
+        checks(service, &config.node.bypass, sink);
     }
 }
 
@@ -146,7 +146,7 @@ fn standbys(service: &ReadService, sink: &Sink) {
     }
 }
 
-fn checks(service: &ReadService, sink: &Sink) {
+fn checks(service: &ReadService, bypass: &Bypass, sink: &Sink) {
     let name = &service.config.name;
     if service.check_added {
         sink.warning(
@@ -156,8 +156,19 @@ fn checks(service: &ReadService, sink: &Sink) {
         );
     }
     for (check, at) in service.config.checks.iter().zip(&service.checks_at) {
-        let CheckKind::Http(http) = &check.kind else { continue };
         let label = format!("check `{name}/{}`", check.name);
+        unnamed(&check.kind, &label, at, sink);
+        if let CheckKind::Script(script) = &check.kind
+            && !bypass.uids.contains(&script.ids.0.as_raw())
+        {
+            let (user, uid) = (&script.user, script.ids.0);
+            sink.warning(
+                at.clone(),
+                format!("{label} runs as `{user}`, whose connections are steered like anybody's"),
+                format!("let it run as a user of its own, and add that one to node.bypass.uids ({user} is {uid})"),
+            );
+        }
+        let CheckKind::Http(http) = &check.kind else { continue };
         for url in http.requests.iter().map(|request| &request.url) {
             if url.path() == "/" {
                 let fix = "ask a page made for it, such as /healthz, which is cheaper and says more";
@@ -175,6 +186,16 @@ fn checks(service: &ReadService, sink: &Sink) {
             }
             ports(service, url, &label, at, sink);
         }
+    }
+}
+
+/// A kind whose name on the wire no URL gives: the certificate must then be for the address, which is rarely meant.
+fn unnamed(kind: &CheckKind, label: &str, at: &std::ops::Range<usize>, sink: &Sink) {
+    let without_url = !matches!(kind, CheckKind::Http(_));
+    let unnamed = kind.tls().is_some_and(|tls| without_url && tls.verify && tls.server_name.is_none());
+    if unnamed {
+        let message = format!("{label} names no server, so the certificate must be for the origin's address");
+        sink.warning(at.clone(), message, "add tls = { server_name = \"…\" }, the name that the certificate is for");
     }
 }
 

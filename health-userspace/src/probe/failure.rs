@@ -49,6 +49,15 @@ pub(super) fn of_handshake(error: &io::Error, asked: bool) -> Outcome {
     }
 }
 
+/// The words for such an error, without what only the library knows.
+pub(super) fn handshake_words(error: &io::Error) -> String {
+    match tls_of(error) {
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other))) => other.0.to_string(),
+        Some(error) => error.to_string(),
+        None => error.to_string(),
+    }
+}
+
 /// The outcome of an exchange whose library ended in `error`: what the connection met below it, or no such protocol.
 pub(super) fn of_exchange(error: &(dyn std::error::Error + 'static)) -> Outcome {
     let mut source = Some(error);

@@ -12,7 +12,7 @@ use super::{
 };
 use etherparse::{IcmpEchoHeader, Icmpv4Header, Icmpv4Slice, Icmpv4Type, Icmpv6Slice, Icmpv6Type, Ipv4HeaderSlice};
 use futures_util::future::{BoxFuture, FutureExt};
-use health_core::model::{Layer, Outcome, Reason};
+use health_core::model::{Layer, LocalReason, Outcome, Reason};
 use nix::{
     errno::Errno,
     sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recv, recvmsg, setsockopt, sockopt},
@@ -57,7 +57,14 @@ impl IcmpProbe {
         }
         let echo = IcmpEchoHeader { id: u16::from_be_bytes([id[0], id[1]]), seq: u16::from_be_bytes([id[2], id[3]]) };
         // Any socket of datagrams is the same to the runtime.
-        let socket = UdpSocket::from_std(self.open()?.into())?;
+        let socket = match self.open() {
+            Ok(socket) => UdpSocket::from_std(socket.into())?,
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                trace.explain("raw sockets are not allowed here; this needs CAP_NET_RAW");
+                return Ok(Outcome::Local(LocalReason::Start));
+            }
+            Err(error) => return Err(error),
+        };
         socket.send(&self.request(echo)).await?;
         loop {
             let ready = socket.ready(Interest::READABLE | Interest::ERROR).await?;

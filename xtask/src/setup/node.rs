@@ -14,9 +14,9 @@ const BPFFS: &str = "/sys/fs/bpf";
 /// Program, and Debian's package for it.
 ///
 /// nginx is origin and proxy of the lab, haproxy another proxy, wrk its load, nft its faults; ip and nsenter make and enter its namespaces;
-/// curl is the user who asks. softhsm2-util makes HSMs, p11-kit and socat put a network before them, pkcs11-tool uses them. cargo-fmt and cargo-clippy are steps of `cargo xtask test`, missing where cargo itself
+/// curl is the user who asks. softhsm2-util makes HSMs, p11-kit and socat put a network before them, pkcs11-tool uses them. named, postfix and openssl are asked by checks. cargo-fmt and cargo-clippy are steps of `cargo xtask test`, missing where cargo itself
 /// came from Debian.
-const PROGRAMS: [(&str, &str); 13] = [
+const PROGRAMS: [(&str, &str); 16] = [
     ("nginx", "nginx-light"),
     ("haproxy", "haproxy"),
     ("wrk", "wrk"),
@@ -28,6 +28,9 @@ const PROGRAMS: [(&str, &str); 13] = [
     ("pkcs11-tool", "opensc"),
     ("p11-kit", "p11-kit"),
     ("socat", "socat"),
+    ("named", "bind9"),
+    ("postfix", "postfix"),
+    ("openssl", "openssl"),
     ("cargo-fmt", "rustfmt-web"),
     ("cargo-clippy", "rust-web-clippy"),
 ];
@@ -83,7 +86,7 @@ fn ensure_programs() -> anyhow::Result<()> {
     if let Some((program, package)) = missing.iter().find(|(program, _)| command::find(program).is_none()) {
         bail!("{package} is installed, but `{program}` is still not to be found");
     }
-    for service in ["nginx", "haproxy"] {
+    for service in ["nginx", "haproxy", "named", "postfix"] {
         if missing.iter().any(|(program, _)| *program == service) {
             keep_from_booting(service);
         }

@@ -125,6 +125,9 @@ async fn named(over_udp: Answers, over_tcp: Option<Answers>) -> SocketAddr {
     address
 }
 
+/// Name, status, type, body, trailers, and what they come to.
+type Call = (&'static str, u16, &'static str, &'static [u8], Trailers, Outcome);
+
 /// Names and values.
 type Trailers = &'static [(&'static str, &'static str)];
 
@@ -211,7 +214,7 @@ async fn calls(status: u16, kind: &'static str, body: &'static [u8], trailers: T
 async fn answers_of_grpc_servers() {
     const OK: Trailers = &[("grpc-status", "0")];
     const GRPC: &str = "application/grpc+proto";
-    let table: &[(&str, u16, &'static str, &'static [u8], Trailers, Outcome)] = &[
+    let table: &[Call] = &[
         ("serving", 200, GRPC, &[0, 0, 0, 0, 2, 8, 1], OK, Outcome::Pass),
         ("not serving", 200, GRPC, &[0, 0, 0, 0, 2, 8, 2], OK, fail(Reason::NotServing)),
         ("unknown", 200, GRPC, &[0, 0, 0, 0, 0], OK, fail(Reason::NotServing)),

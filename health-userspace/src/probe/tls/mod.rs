@@ -213,7 +213,7 @@ impl Client {
         let shaken = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
         let asked = asked.asked.load(Ordering::Relaxed);
         let stream = shaken.map_err(|error| {
-            trace.explain(error.to_string());
+            trace.explain(failure::handshake_words(&error));
             failure::of_handshake(&error, asked)
         })?;
         let (_, connection) = stream.get_ref();
@@ -292,7 +292,7 @@ impl TlsProbe {
                 },
             };
             refusal.map_err(|error: io::Error| {
-                trace.explain(error.to_string());
+                trace.explain(failure::handshake_words(&error));
                 failure::of_handshake(&error, asked)
             })?;
         }

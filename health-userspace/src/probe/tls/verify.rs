@@ -101,7 +101,9 @@ impl ServerCertVerifier for Any {
 }
 
 fn is_self_signed(leaf: &CertificateDer<'_>) -> bool {
-    X509Certificate::from_der(leaf).is_ok_and(|(_, parsed)| parsed.issuer() == parsed.subject())
+    // Two certificates may share a name, as those of careless tools do.
+    X509Certificate::from_der(leaf)
+        .is_ok_and(|(_, parsed)| parsed.issuer() == parsed.subject() && parsed.verify_signature(None).is_ok())
 }
 
 /// When a certificate ends. Unit: seconds since 1970. `None` if it can't be read.
