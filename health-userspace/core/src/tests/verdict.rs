@@ -2,6 +2,7 @@ use super::*;
 use crate::{
     clients::Clients,
     evidence::{Evidence, Polarity, Source, Traffic},
+    model::Hsm,
     time::Span,
     track::{Round, Shown, check_window},
 };
@@ -67,7 +68,7 @@ impl Bench {
         self
     }
 
-    /// One round of the check at `place`: `P`ass, `S`low, `F`ail.
+    /// One round of the check at `place`: `P`ass, `S`low, `F`ail, HSM `R`emoved, wrong signature (`I`).
     fn rounds(&mut self, place: usize, letters: &str) -> &mut Self {
         for letter in letters.chars() {
             self.now = self.now.after(Span::from_millis(10));
@@ -75,6 +76,8 @@ impl Bench {
                 'P' => (Polarity::Good, None),
                 'S' => (Polarity::Slow, None),
                 'F' => (Polarity::Answered, Some(Reason::Refused)),
+                'R' => (Polarity::Answered, Some(Reason::Hsm(Hsm::Removed))),
+                'I' => (Polarity::Answered, Some(Reason::Hsm(Hsm::Integrity))),
                 other => panic!("{other}"),
             };
             let layer = self.specs[place].layer;
@@ -306,4 +309,31 @@ fn findings_come_worst_first_with_their_reason() {
     let told: Vec<String> = verdict.findings.iter().map(Finding::detail).collect();
     assert_eq!(told, ["page 0/3 (refused)", "port 7/9 (refused)"]);
     assert_eq!(verdict.score, 0);
+}
+
+#[test]
+fn a_token_that_is_removed_twice_is_gone_whatever_fall_says() {
+    let rule = |rounds: &str, removed_fall| {
+        let mut bench = Bench::new(&[("token", Layer::Application)]);
+        bench.policy.fall = 5;
+        bench.specs[0].removed_fall = removed_fall;
+        bench.checks[0] = CheckTrack::new(&bench.specs[0], &bench.policy);
+        let (grade, rule, ..) = bench.rounds(0, rounds).told();
+        (grade == Grade::Fault, rule)
+    };
+    assert_eq!(rule("PPPPPPRR", 2), (true, "removed_in_a_row"));
+    assert_eq!(rule("PPPPPPRPR", 2).0, false, "not in a row");
+    assert_eq!(rule("PPPPPPRFR", 2).0, false, "another failure between them");
+    assert_eq!(rule("PPPPPPRR", 0).0, false, "fall decides");
+    assert_eq!(rule("RRRRR", 2), (true, "fall_in_a_row"), "which says the same and is told first");
+}
+
+#[test]
+fn traffic_does_not_contradict_a_wrong_signature() {
+    let mut bench = Bench::new(&[("sign", Layer::Application)]);
+    bench.rounds(0, "PPIII");
+    for _ in 0..3 {
+        bench.traffic(Traffic { http_good: 500, response: 500, ..Traffic::default() });
+    }
+    assert_eq!(bench.told().0, Grade::Fault);
 }
