@@ -322,9 +322,9 @@ fn a_token_that_is_removed_twice_is_gone_whatever_fall_says() {
         (grade == Grade::Fault, rule)
     };
     assert_eq!(rule("PPPPPPRR", 2), (true, "removed_in_a_row"));
-    assert_eq!(rule("PPPPPPRPR", 2).0, false, "not in a row");
-    assert_eq!(rule("PPPPPPRFR", 2).0, false, "another failure between them");
-    assert_eq!(rule("PPPPPPRR", 0).0, false, "fall decides");
+    assert!(!rule("PPPPPPRPR", 2).0, "not in a row");
+    assert!(!rule("PPPPPPRFR", 2).0, "another failure between them");
+    assert!(!rule("PPPPPPRR", 0).0, "fall decides");
     assert_eq!(rule("RRRRR", 2), (true, "fall_in_a_row"), "which says the same and is told first");
 }
 
