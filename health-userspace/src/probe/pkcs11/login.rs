@@ -42,6 +42,9 @@ impl Slot {
         if length < least || (most > 0 && length > most) {
             return Err(self.refuse(stamps, format!("the PIN has {length} bytes, the token takes {least} to {most}")));
         }
+        // Before the attempt is written down: that no session can be had says nothing about the PIN, and a module that hangs
+        // there must not leave an attempt behind whose outcome nobody knows.
+        self.ask(Request::Anchor, deadlines.business).await?.reply?;
         let flags = judge::pin_flags(token);
         let (pin, attempt) = guarded(latch.clone(), pin, flags).await;
         let attempt = attempt.map_err(|error| config(format!("no login without its guard: {}", said(&error))))?;

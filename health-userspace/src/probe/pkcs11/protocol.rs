@@ -41,7 +41,9 @@ pub(super) enum Request {
     Select(Token),
     /// C_GetSlotInfo, C_GetTokenInfo.
     Info,
-    /// A session that keeps the login, and C_Login with what comes through the pipe. Once in a worker's life.
+    /// A session that will keep the login. Asked again, there still is one.
+    Anchor,
+    /// C_Login in that session, with what comes through the pipe. Once in a worker's life.
     Login,
     /// An operation, in a session of its own.
     Business(Business),
@@ -58,6 +60,7 @@ impl Request {
             Self::Slots => "slots",
             Self::Select(_) => "select",
             Self::Info => "info",
+            Self::Anchor => "session",
             Self::Login => "login",
             Self::Business(_) => "business",
             Self::Quit => "close",
@@ -150,6 +153,8 @@ pub(super) enum Reply {
     Selected { slot: u64 },
     /// To [`Request::Info`].
     Info(Box<Info>),
+    /// To [`Request::Anchor`].
+    Anchored,
     /// To [`Request::Login`].
     LoggedIn,
     /// To [`Request::Business`].

@@ -147,6 +147,10 @@ impl Worker {
             Request::Slots => Ok(Reply::Slots(module.slots()?)),
             Request::Select(token) => Ok(Reply::Selected { slot: module.select(token)? }),
             Request::Info => Ok(Reply::Info(Box::new(module.info()?))),
+            Request::Anchor => {
+                module.open_anchor()?;
+                Ok(Reply::Anchored)
+            }
             Request::Login => {
                 let pin = read_pin(&mut self.pin)?;
                 module.login(&pin)?;

@@ -290,13 +290,17 @@ impl Module {
         })
     }
 
-    /// The session that keeps the login, and the login itself: once in a process's life.
-    pub(super) fn login(&mut self, pin: &[u8]) -> Result<(), Trouble> {
-        if self.anchor.is_some() {
-            return Err(Trouble::OutOfOrder);
+    /// The session that will keep the login.
+    pub(super) fn open_anchor(&mut self) -> Result<(), Trouble> {
+        if self.anchor.is_none() {
+            self.anchor = Some(self.open()?);
         }
-        let session = self.open()?;
-        self.anchor = Some(session);
+        Ok(())
+    }
+
+    /// The login, in the session that keeps it: once in a process's life.
+    pub(super) fn login(&mut self, pin: &[u8]) -> Result<(), Trouble> {
+        let session = self.anchor.ok_or(Trouble::OutOfOrder)?;
         let length = pin.len() as u64;
         // The module gets the buffer that will be wiped; it promises not to write to it.
         let rv = call!(self.C_Login / Login(session, CKU_USER, pin.as_ptr().cast_mut(), length))?;
