@@ -86,6 +86,13 @@ impl LabConfig {
         self
     }
 
+    /// No services yet: the caller writes its own behind the text.
+    #[must_use]
+    pub fn bare(mut self) -> Self {
+        self.services.clear();
+        self
+    }
+
     /// Only the service of `family`.
     #[must_use]
     pub fn only(mut self, family: Family) -> Self {

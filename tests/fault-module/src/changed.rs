@@ -2,6 +2,7 @@
 #![expect(non_snake_case, reason = "PKCS#11 names them")]
 
 use std::ffi::c_void;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::slice;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -32,6 +33,10 @@ macro_rules! output {
             length: *mut CK_ULONG,
         ) -> CK_RV {
             around(stringify!($name), |twist| {
+                if !output.is_null() && !data.is_null() {
+                    // SAFETY: the caller's data has this length.
+                    note(concat!(stringify!($name), ":data"), unsafe { bytes(data, data_length) });
+                }
                 let value = pass!($name(session, data, data_length, output, length));
                 if value == CKR_OK && twist.wrong == Some(Wrong::Huge) {
                     // SAFETY: the real function has just written the length there.
@@ -49,6 +54,13 @@ macro_rules! output {
             })
         })*
     };
+}
+
+/// Logs a digest of what a call works on: a test sees whether two calls had the same.
+fn note(what: &str, data: &[CK_BYTE]) {
+    let mut hash = DefaultHasher::new();
+    data.hash(&mut hash);
+    place::log(what, &format!("{:016x}", hash.finish()), SESSIONS.load(Ordering::Relaxed));
 }
 
 /// The caller's buffer.

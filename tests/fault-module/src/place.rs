@@ -1,7 +1,7 @@
 //! The directory that a test shares with the module: rules in, log and counters out.
 //!
 //! `rules` is read at each call, so a fault can come and go while the module is loaded. `log` has a line per call:
-//! process, number, function, what came of it, sessions open. Counters are files whose length counts: an append and the
+//! time (CLOCK_MONOTONIC, ns), process, function, what came of it, sessions open. Counters are files whose length counts: an append and the
 //! position after it are atomic, so they are right across processes that are killed at any moment.
 
 use std::env;
@@ -11,7 +11,6 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::process;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rules::{Fault, Rules};
 
@@ -79,11 +78,16 @@ pub(crate) fn strikes(fault: &Fault) -> bool {
 /// Writes a line to the log. Arguments are none of it: the PIN is one.
 pub(crate) fn log(function: &str, outcome: &str, sessions: u64) {
     static FILE: OnceLock<File> = OnceLock::new();
-    static CALLS: AtomicU64 = AtomicU64::new(0);
     let mut file = FILE.get_or_init(|| append("log"));
-    let call = CALLS.fetch_add(1, Ordering::Relaxed);
-    let line = format!("{} {call} {function} {outcome} {sessions}\n", process::id());
+    let line = format!("{} {} {function} {outcome} {sessions}\n", now_ns(), process::id());
     if let Err(error) = file.write_all(line.as_bytes()) {
         give_up(&format!("log: {error}"));
     }
+}
+
+fn now_ns() -> i64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is ours and writable, and the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
 }

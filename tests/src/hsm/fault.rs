@@ -12,9 +12,11 @@ use super::{Module, SoftHsm, softhsm_library};
 /// One call that reached the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
+    /// When it was over, or when a fault caught it; on the clock of [`crate::now_ns`].
+    pub at_ns: u64,
     /// The process that called.
     pub pid: u32,
-    /// The function, such as `C_Sign`.
+    /// The function, such as `C_Sign`; `C_Sign:data` is a line beside it whose outcome is a digest of what was signed.
     pub function: String,
     /// `0x0` and other return values, or the word of a fault from which the call didn't return.
     pub outcome: String,
@@ -54,8 +56,13 @@ impl FaultModule {
     fn with(dir: &Path, base: String, mut environment: Vec<(&'static str, String)>) -> Result<Self> {
         // Cargo puts it beside the programs that were built with it.
         let beside = env::current_exe()?.with_file_name("libfault_module.so");
-        let library = Some(beside).filter(|path| path.exists()).context("the fault module was not built")?;
+        let built = Some(beside).filter(|path| path.exists()).context("the fault module was not built")?;
         fs::create_dir_all(dir)?;
+        // A worker runs as somebody who may not see the build's directory.
+        let library = dir.with_file_name("libfault_module.so");
+        if !library.exists() {
+            fs::copy(built, &library)?;
+        }
         // Workers of any user write their log and counters here.
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777))?;
         fs::write(dir.join("log"), "")?;
@@ -129,7 +136,7 @@ impl FaultModule {
 
 fn parse(line: &str) -> Option<Call> {
     let mut words = line.split(' ');
-    let pid = words.next()?.parse().ok()?;
-    let (_number, function, outcome) = (words.next()?, words.next()?.to_owned(), words.next()?.to_owned());
-    Some(Call { pid, function, outcome, sessions: words.next()?.parse().ok()? })
+    let (at_ns, pid) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let (function, outcome) = (words.next()?.to_owned(), words.next()?.to_owned());
+    Some(Call { at_ns, pid, function, outcome, sessions: words.next()?.parse().ok()? })
 }

@@ -127,11 +127,20 @@ impl HsmClient {
     ///
     /// # Errors
     ///
-    /// When p11-kit isn't installed.
+    /// As [`Self::module_at`].
     pub fn module(&self) -> Result<Module> {
+        Self::module_at(&self.socket)
+    }
+
+    /// The same for a client that is not there yet.
+    ///
+    /// # Errors
+    ///
+    /// When p11-kit isn't installed.
+    pub fn module_at(socket: &Path) -> Result<Module> {
         let library = CLIENT.iter().map(Path::new).find(|path| path.exists());
         let library = library.context("p11-kit's client isn't here: run `cargo xtask setup`")?.to_owned();
-        let address = format!("unix:path={}", self.socket.display());
+        let address = format!("unix:path={}", socket.display());
         Ok(Module { library, environment: vec![("P11_KIT_SERVER_ADDRESS", address)] })
     }
 }

@@ -2,3 +2,13 @@
 //! it is shown.
 
 mod module;
+mod notes;
+mod patience;
+mod pool;
+mod restarts;
+mod scenes;
+mod several;
+mod slot;
+mod solo;
+mod stage;
+mod worker;
