@@ -14,7 +14,7 @@ use crate::command;
 
 /// Fuzz what reads other people's bytes: rounds with one seed after another, until one fails or time is up.
 ///
-/// `track` needs nothing; `parse` sends frames through the programs in the kernel, as root.
+/// `track` and `answers` need nothing; `parse` sends frames through the programs in the kernel, as root.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to fuzz; without it, all of them in turn.
@@ -37,13 +37,15 @@ enum Target {
     Track,
     /// Damaged and random frames through the programs in the kernel, against a second reader.
     Parse,
+    /// What origins answer to checks: SMTP replies, JSON, numbers, DNS and gRPC messages, against what they must mean.
+    Answers,
 }
 
 impl Target {
     /// Runs of a round, some seconds long.
     const fn round(self) -> u32 {
         match self {
-            Self::Track => 20_000,
+            Self::Track | Self::Answers => 20_000,
             Self::Parse => 200_000,
         }
     }
@@ -66,6 +68,10 @@ impl Target {
                 vec![test(&arguments, ["PROPTEST_CASES", "PROPTEST_RNG_SEED"])]
             }
             Self::Parse => vec![frames("prog"), frames("prog_xdp")],
+            Self::Answers => {
+                let arguments = ["--package", "sluice", "--release", "--lib", "any_bytes"];
+                vec![test(&arguments, ["PROPTEST_CASES", "PROPTEST_RNG_SEED"])]
+            }
         }
     }
 }

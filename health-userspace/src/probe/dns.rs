@@ -164,3 +164,38 @@ impl Probe for DnsProbe {
         async { self.round(trace).await.unwrap_or_else(|ended| ended) }.boxed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hickory_proto::rr::{Name, RecordType};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Nothing but a response with our id and question is heard, however a datagram was made.
+        #[test]
+        fn any_bytes_are_no_answer_unless_they_quote_the_question(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..80),
+            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            from_ours: bool,
+        ) {
+            let mut question = Message::new(0x1234, MessageType::Query, OpCode::Query);
+            question.add_query(Query::query(Name::from_ascii("shop.example.").expect("a name"), RecordType::A));
+            if from_ours {
+                let mut answer = question.clone();
+                answer.metadata.message_type = MessageType::Response;
+                bytes = answer.to_vec().expect("a message");
+                prop_assert!(matches!(heard(&bytes, &question), Heard::Answer(_)));
+                for (at, bits) in flips {
+                    let at = at.index(bytes.len());
+                    bytes[at] ^= bits;
+                }
+            }
+            if let Heard::Answer(_) | Heard::CutOff = heard(&bytes, &question) {
+                prop_assert_eq!(&bytes[..2], &[0x12, 0x34]);
+                prop_assert!(bytes[2] & 0x80 != 0, "a question");
+                prop_assert!(bytes[12..].to_ascii_lowercase().starts_with(b"\x04shop\x07example"));
+            }
+        }
+    }
+}

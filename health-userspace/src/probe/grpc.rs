@@ -196,3 +196,22 @@ impl Probe for GrpcProbe {
         async { self.round(trace).await.unwrap_or_else(|ended| ended) }.boxed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_one_message_or_none(body in prop::collection::vec(any::<u8>(), 0..24), status: i32) {
+            if let Some(read) = unframed(&body) {
+                prop_assert_eq!(body[0], 0, "compressed");
+                prop_assert_eq!(usize::from(body[4]) + PREFIX_BYTES, body.len(), "{:?}", read);
+            }
+            let whole = framed(&HealthResponse { status });
+            prop_assert_eq!(unframed(&whole), Some(HealthResponse { status }));
+            prop_assert_eq!(unframed(&whole[..whole.len() - 1]), None);
+        }
+    }
+}

@@ -44,6 +44,7 @@ mod schedule;
 
 mod echo_cases;
 mod http_cases;
+mod limit_cases;
 mod mail_cases;
 mod script_cases;
 mod talk_cases;

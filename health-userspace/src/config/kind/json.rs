@@ -357,3 +357,52 @@ pub(super) fn rules(table: &Section<'_>) -> Vec<JsonRule> {
     }
     rules
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rule(pointer: &str) -> JsonRule {
+        JsonRule { pointer: pointer.to_owned(), wanted: Wanted::Flag(true) }
+    }
+
+    /// JSON, nearly JSON, and anything.
+    fn bodies() -> impl Strategy<Value = Vec<u8>> {
+        let leaf = prop_oneof!["true", "null", "-?[0-9]{1,3}(\\.[0-9]{1,3})?", "\"[a-c~/\\\\]{0,3}\""];
+        let json = leaf.prop_recursive(4, 24, 3, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(|list| format!("[{}]", list.join(","))),
+                prop::collection::vec(("[a-c]", inner), 0..3).prop_map(|map| {
+                    let pairs: Vec<_> = map.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+                    format!("{{{}}}", pairs.join(","))
+                }),
+            ]
+        });
+        prop_oneof![
+            4 => json.prop_map(String::into_bytes),
+            1 => prop::collection::vec(any::<u8>(), 0..60),
+            1 => "[\\[\\]{}:,\"a-c0-9.e -]{0,40}".prop_map(String::into_bytes),
+        ]
+    }
+
+    proptest! {
+        /// It finds what the library's own pointers find, and refuses what the library can't read.
+        #[test]
+        fn any_bytes_are_read_as_the_library_reads_them(body in bodies(), pointer in "(/([a-c]|[0-9]{1,2}|-)){0,4}") {
+            let found = holds(&[rule(&pointer)], false, &body);
+            match serde_json::from_slice::<serde_json::Value>(&body) {
+                Err(_) => prop_assert!(matches!(found, Err(JsonFault::Empty | JsonFault::Syntax(_))), "{:?}", found),
+                // The library takes the last of two members of one name, and we take neither.
+                Ok(_) if matches!(found, Err(JsonFault::Twice(_))) => {}
+                Ok(document) => match document.pointer(&pointer) {
+                    Some(serde_json::Value::Bool(true)) => prop_assert_eq!(found, Ok(())),
+                    None | Some(serde_json::Value::Null) => {
+                        prop_assert!(matches!(found, Err(JsonFault::Missing(_))), "{:?}", found);
+                    }
+                    Some(_) => prop_assert!(matches!(found, Err(JsonFault::Type { .. })), "{:?}", found),
+                },
+            }
+        }
+    }
+}

@@ -164,7 +164,7 @@ mod tests {
     proptest! {
         /// However the network cuts what a server says, it says the same.
         #[test]
-        fn cuts_change_nothing(
+        fn any_bytes_mean_the_same_however_they_are_cut(
             lines in prop::collection::vec("[2-5][0-9]{2}[- ][a-z ]{0,10}\r?\n|[2-5][0-9]{2}\r\n|.{0,6}\n", 0..6),
             cut in any::<prop::sample::Index>(),
         ) {
@@ -191,7 +191,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic_or_grow(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_neither_panic_nor_grow(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let (_, left) = all(&bytes);
             prop_assert!(left.len() <= bytes.len());
         }
