@@ -208,7 +208,7 @@ fn haproxy(lab: &Lab, server: &Server, count: usize) -> Result<Row> {
     let dir = lab.dir().join("bench-checks");
     let mut text = format!(
         "global\n  maxconn 1000\ndefaults\n  mode http\n  timeout connect 2s\n  timeout client 5s\n  timeout server 5s\n  \
-         timeout check 2s\nbackend origins\n  option httpchk\n  http-check send meth GET uri /healthz ver HTTP/1.1 hdr Host \
+         timeout check 2s\nfrontend none\n  bind 127.0.0.1:18404\nbackend origins\n  option httpchk\n  http-check send meth GET uri /healthz ver HTTP/1.1 hdr Host \
          shop.example\n  http-check expect status 200-299\n  default-server inter {INTERVAL_S}s\n"
     );
     for n in 0..count {
