@@ -65,6 +65,18 @@ pub fn percentile(newer: &[u64; BUCKETS], older: &[u64; BUCKETS], percent: u64) 
     None
 }
 
+/// All samples together, each as the mid-point of its bucket, and their number. Unit: ns.
+#[must_use]
+pub fn sum(counts: &[u64; BUCKETS]) -> (u64, u64) {
+    let mid = |i: usize| {
+        let low = if i == 0 { 0 } else { lower_bound(i) };
+        let high = if i + 1 < BUCKETS { lower_bound(i + 1) } else { low + low / 4 };
+        low.midpoint(high)
+    };
+    let total = (0..BUCKETS).fold(0_u64, |total, i| total.saturating_add(counts[i].saturating_mul(mid(i))));
+    (total, counts.iter().sum())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +100,16 @@ mod tests {
             let (mid, samples) = percentile(&newer, &[0; BUCKETS], 50).expect("one sample");
             prop_assert_eq!(samples, 1);
             prop_assert!(mid.abs_diff(ns) * 9 <= mid, "{} for {}", mid, ns);
+        }
+
+        #[test]
+        fn the_sum_is_at_most_11_percent_off(times in proptest::collection::vec(16_384u64..16_000_000_000, 1..50)) {
+            let mut counts = [0; BUCKETS];
+            times.iter().for_each(|ns| counts[bucket(*ns)] += 1);
+            let (total, samples) = sum(&counts);
+            let exact: u64 = times.iter().sum();
+            prop_assert_eq!(samples, times.len() as u64);
+            prop_assert!(total.abs_diff(exact) * 100 <= exact * 12, "{} instead of {}", total, exact);
         }
 
         #[test]

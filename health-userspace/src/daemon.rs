@@ -9,29 +9,34 @@
 //! | `detach` | the way out: drain, then remove programs and pins |
 //! | `events` | kernel events and decisions as lines for `sluice events` |
 //! | `house` | what happens by itself: interfaces, routes, neighbours, handovers |
+//! | `orders` | what operators want of origins and of their way back |
 //! | `learn` | percentiles of the recent past, from the kernel's histograms |
 //! | `names` | origins by name |
 //! | `publish` | what `status` and `/metrics` show |
 //! | `reload` | another configuration, or why not |
 //! | `routes` | ways to origins, and what is wrong with them |
 //! | `start` | everything before the first tick |
+//! | `windows` | which services' time of the day it is |
 
 mod detach;
 mod events;
 mod house;
 mod learn;
 mod names;
+mod orders;
 mod publish;
 mod reload;
 mod routes;
 mod start;
+mod windows;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use detach::Draining;
+use health_common::histogram;
 use health_core::{
     Span, Timestamp,
-    engine::{Engine, Input, Order, OrderKind, OriginView, Step, TrafficTotals},
+    engine::{Engine, Input, OriginView, Step, Sum, TrafficTotals},
     model::{OriginId, Outcome, ServiceSpec},
 };
 use tokio::{
@@ -45,7 +50,7 @@ use crate::{
     act,
     cli::RunOptions,
     config::Config,
-    control::{self, Command, EventLog, OriginOrder, Published},
+    control::{self, Command, EventLog, Published},
     datapath::{Applied, Datapath, OriginReading, Ring, Routes, Sweeper},
     probe::{
         self, Report, Scheduler,
@@ -185,6 +190,7 @@ impl Daemon {
         self.read(now);
         let mut input = std::mem::take(&mut self.input);
         input.in_sync = self.applied.in_sync();
+        input.closed = windows::closed(&self.specs, jiff::Timestamp::now());
         for (&id, reading) in &self.readings {
             let origin = health_core::model::OriginId(id);
             input.kernel.push((origin, reading.kernel));
@@ -242,6 +248,7 @@ impl Daemon {
 
     fn totals(&self, id: u16, reading: &OriginReading) -> TrafficTotals {
         let signals = &reading.signals;
+        let (total, samples) = histogram::sum(&reading.ttfb);
         let (rtt, ttfb) = self.learned.get(&id).map(learn::Learner::quantiles).unwrap_or_default();
         TrafficTotals {
             syn: signals.syn,
@@ -266,6 +273,7 @@ impl Daemon {
             last_seen: reading.last_seen,
             rtt,
             ttfb,
+            ttfb_all: Sum { samples, total: Span(total) },
         }
     }
 
@@ -296,6 +304,11 @@ impl Daemon {
                 drop(reply.send(outcome));
                 self.tick();
             }
+            Command::Failback { service, what, reason, by, reply } => {
+                let outcome = self.failback(&service, what, &reason, &by);
+                drop(reply.send(outcome));
+                self.tick();
+            }
             Command::Reload { dry_run, by, reply } => {
                 let outcome = self.reload(dry_run, &by).await;
                 drop(reply.send(outcome));
@@ -308,32 +321,6 @@ impl Daemon {
             }
         }
         None
-    }
-
-    fn order(&mut self, order: OriginOrder) -> control::Outcome {
-        let OriginOrder { service, origin, kind, reason, by, lasts } = order;
-        let found = self
-            .specs
-            .iter()
-            .find(|spec| spec.name == service)
-            .and_then(|spec| spec.origins.iter().find(|candidate| candidate.name == origin));
-        let Some(found) = found else {
-            return control::Outcome::failed(format!("no origin `{service}/{origin}`: see `sluice status --all`"));
-        };
-        let what = match kind {
-            control::OrderKind::Drain => OrderKind::Drain,
-            control::OrderKind::Fail => OrderKind::Fail,
-            control::OrderKind::Clear => OrderKind::Clear,
-        };
-        let nanos = lasts.map(|lasts| u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX));
-        let until = nanos.map(|nanos| probe::now().after(Span(nanos)));
-        self.input.orders.push(Order { origin: found.id, what, reason, by, until });
-        let word = match kind {
-            control::OrderKind::Drain => "drained: no new flows, established ones stay",
-            control::OrderKind::Fail => "failed by order",
-            control::OrderKind::Clear => "cleared: judged anew from now on",
-        };
-        control::Outcome::done(format!("{service}/{origin} {word}"))
     }
 }
 

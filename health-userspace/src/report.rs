@@ -111,7 +111,7 @@ pub struct OriginReport {
     pub open: Option<u64>,
     /// Whether the kernel has tripped it.
     pub tripped: Option<bool>,
-    /// Stage of its return.
+    /// Stage of its return: `observe`, or the percentage of its weight, or `waits` before the first.
     pub stage: Option<String>,
     /// Where the failure sits.
     pub location: Option<String>,
@@ -130,9 +130,29 @@ pub struct OriginReport {
     /// The kernel's trip, while it lasts.
     #[serde(default)]
     pub trip: Option<TripReport>,
+    /// How far on its way back it is, behind its hold-down.
+    #[serde(default)]
+    pub failback: Option<FailbackReport>,
     /// The operator's order in force.
     #[serde(default, rename = "override")]
     pub order: Option<OrderReport>,
+}
+
+/// The way back of an origin that was in fault.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailbackReport {
+    /// `observe`, `stage`, or `waits` where the next stage may not begin.
+    pub step: String,
+    /// The part of its weight that it has. Unit: percent.
+    pub percent: u8,
+    /// What is left of the step. Unit: ms.
+    pub left_ms: Option<u64>,
+    /// What the next stage waits for: `approval`, `window` or `hold`.
+    pub waits_for: Option<String>,
+    /// How long it has waited. Unit: ms.
+    pub waits_ms: Option<u64>,
+    /// Who has approved.
+    pub approved_by: Option<String>,
 }
 
 /// A trip in force.

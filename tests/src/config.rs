@@ -9,6 +9,8 @@ use crate::topology::Lab;
 
 /// Return to an origin that passes its checks again. Default: 30 s.
 const HOLD_DOWN: &str = "2s";
+/// All at once, so that an episode has an end. Default: 5 m clean, then stages of 10, 50 and 100 % for 5 m each.
+const FAILBACK: &str = "{ observe_for = \"0s\", stages = [100], stage_for = \"0s\" }";
 /// Of the `tcp` and the `http` check. Defaults: 3 s and 5 s.
 const CHECK_INTERVAL: &str = "1s";
 /// Of b. Default: no limit until judged, with a warning.
@@ -104,7 +106,7 @@ impl LabConfig {
     #[must_use]
     pub fn differences() -> String {
         format!(
-            "the lab changes only: hold_down base {HOLD_DOWN}, check intervals {CHECK_INTERVAL}, capacity_cps \
+            "the lab changes only: hold_down base {HOLD_DOWN}, no failback stages, check intervals {CHECK_INTERVAL}, capacity_cps \
              {CAPACITY_CPS} of b"
         )
     }
@@ -120,7 +122,7 @@ impl LabConfig {
         let mut text = format!(
             "[node]\nname = \"lab\"\ninterfaces = {interfaces:?}\ncgroup = {cgroup:?}\n{clients}state_dir = \"{}\"\n\
              pin_dir = \"{}\"\n\n[control]\nlisten = \"127.0.0.1:{}\"\nsocket = \"{}\"\n\n\
-             [defaults.policy]\nhold_down = {{ base = \"{HOLD_DOWN}\" }}\n",
+             [defaults.policy]\nhold_down = {{ base = \"{HOLD_DOWN}\" }}\nfailback = {FAILBACK}\n",
             state_dir.display(),
             pin_dir.display(),
             crate::daemon::CONTROL_PORT,

@@ -1,7 +1,7 @@
 //! The one entry: [`Engine::tick`].
 
 use crate::{
-    model::{CheckResult, Layer, Location, OriginId, Pace, ServiceId, ServiceSpec, State},
+    model::{CheckResult, Location, OriginId, Pace, ServiceId, ServiceSpec, State},
     origin::Origin,
     policy::Policy,
     service::Service,
@@ -9,11 +9,15 @@ use crate::{
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
+mod memory;
 mod plan;
 mod totals;
+mod view;
 
+pub use memory::Memory;
 pub use plan::{FrontendPlan, Lease, OriginPlan, Plan};
-pub use totals::{Quantile, TrafficTotals};
+pub use totals::{Quantile, Sum, TrafficTotals};
+pub use view::{OriginView, ServiceView, Waits};
 
 /// Places in a frontend's slot table. Prime, as Maglev tables are.
 pub const SLOTS: usize = 251;
@@ -35,6 +39,8 @@ pub struct Input {
     /// `None`: it is reachable again, or there is none any more. The newest word about an origin stands until the next; say it
     /// again for an origin that was added. That somebody can't be found on the link is positive evidence, not silence.
     pub neighbours: Vec<(OriginId, Option<Timestamp>)>,
+    /// Services whose window of the day is closed: no stage of a way back begins there.
+    pub closed: Vec<ServiceId>,
     /// Whether every write of the last plan reached the kernel. A failed one is simply planned again.
     pub in_sync: bool,
 }
@@ -96,6 +102,12 @@ pub enum OrderKind {
     Fail,
     /// The order above ends, and so do trip, fault and hold-down: judged anew from now on.
     Clear,
+    /// Its way back may go on, until the order's end; a hold is over.
+    Approve,
+    /// Its way back stays where it is: no further stage begins.
+    Hold,
+    /// Its way back ends: in fault again, with a longer hold-down.
+    Abort,
 }
 
 /// What should now be so, and what changed.
@@ -172,6 +184,22 @@ pub enum DecisionKind {
         /// What was ordered; `None` when one ran out.
         order: Option<OrderKind>,
     },
+    /// A stage of an origin's way back began.
+    Stage {
+        /// Which origin.
+        origin: OriginId,
+        /// The part of its weight that it has now. Unit: percent.
+        percent: u8,
+    },
+    /// An origin's next stage waits.
+    Asks {
+        /// Which origin.
+        origin: OriginId,
+        /// The part of its weight that it would have. Unit: percent.
+        percent: u8,
+        /// For what.
+        waits: Waits,
+    },
     /// A trip was confirmed as `fault`, or cleared, by the judge.
     TripJudged {
         /// Which origin.
@@ -179,52 +207,6 @@ pub enum DecisionKind {
         /// Confirmed or cleared.
         confirmed: bool,
     },
-}
-
-/// One service, as `status` shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceView {
-    /// Which.
-    pub id: ServiceId,
-    /// Worst state of any origin that has traffic planned, for the heading.
-    pub state: State,
-    /// Nothing usable is left.
-    pub panic: bool,
-    /// Lowest tier that has a share.
-    pub active_tier: Option<u8>,
-    /// In the specification's order.
-    pub origins: Vec<OriginView>,
-}
-
-/// One origin, as `status` shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OriginView {
-    /// Which.
-    pub id: OriginId,
-    /// Condition.
-    pub state: State,
-    /// Since when.
-    pub since: Timestamp,
-    /// 0 to 100.
-    pub score: u8,
-    /// Planned share of the service's new flows. Unit: basis points of 10 000.
-    pub share_bp: u16,
-    /// Whether the kernel has tripped it.
-    pub tripped: bool,
-    /// Where the failure sits.
-    pub location: Option<Location>,
-    /// The highest layer that traffic proves to us.
-    pub sees: Option<Layer>,
-    /// Clients behind the failures of traffic in the window, of at most [`crate::clients::CLIENTS`].
-    pub failure_spread: u8,
-    /// Newest evidence of any kind.
-    pub evidence_at: Timestamp,
-    /// Why it is so, worst first.
-    pub reasons: Vec<String>,
-    /// End of the hold-down, while it waits.
-    pub hold_down_until: Option<Timestamp>,
-    /// The operator's order in force.
-    pub order: Option<Order>,
 }
 
 /// The state of all judgement.
@@ -333,7 +315,7 @@ impl Engine {
             }
         }
         for service in &mut self.services {
-            service.judge(now, &mut step);
+            service.judge(!input.closed.contains(&service.spec.id), now, &mut step);
             service.plan(now, &mut step);
         }
         step

@@ -191,7 +191,11 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{clients::CLIENTS, engine::Quantile, time::Span};
+    use crate::{
+        clients::CLIENTS,
+        engine::{Quantile, Sum},
+        time::Span,
+    };
 
     const BOTH: Timed = Timed { syn: true, response: true };
 
@@ -228,6 +232,7 @@ mod tests {
         last_seen: Timestamp::NEVER,
         rtt: Quantile { samples: 0, p99: Span::ZERO },
         ttfb: Quantile { samples: 0, p99: Span::ZERO },
+        ttfb_all: Sum { samples: 0, total: Span::ZERO },
     };
 
     #[test]

@@ -12,6 +12,9 @@
 //!     └──────────── Maintenance (Drain) / Failed (Fail) ◄── from every state
 //! ```
 //!
+//! `Recovering` is a way of several steps: the hold-down, a clean time, and stages that give it a growing part of its weight,
+//! each of them perhaps behind an approval or a window of the day. One failure on it leads back to `Fault`.
+//!
 //! An order outranks all evidence. Silence moves nothing. Where an order runs out, an origin that was in fault before it
 //! goes back to `Fault` and has to earn its way; any other is judged anew.
 
@@ -20,6 +23,10 @@ use crate::{
     policy::{HoldDown, Policy},
     time::{Span, Timestamp},
 };
+
+mod way;
+
+pub use way::{Gate, Way};
 
 /// Time without a fault that takes one fault off the record. Unit: hold-down bases. With the default 30 s: 5 minutes,
 /// the longest hold-down, so that an origin that fails once in a while always waits the shortest time.
@@ -66,6 +73,18 @@ impl Faults {
         self.count.saturating_sub(forgotten)
     }
 
+    /// What was remembered of them: how many, and since when there has been none.
+    #[must_use]
+    pub fn remembered(count: u64, quiet_since: Timestamp) -> Self {
+        Self { count: count.min(FAULTS_MAX), quiet_since }
+    }
+
+    /// To be remembered: how many, and since when there has been none.
+    #[must_use]
+    pub const fn parts(self) -> (u64, Timestamp) {
+        (self.count, self.quiet_since)
+    }
+
     /// How long an origin that has just risen waits: `base` for each recent fault, at most `max`.
     #[must_use]
     pub fn hold_down(self, now: Timestamp, hold_down: HoldDown) -> Span {
@@ -108,12 +127,12 @@ pub enum Phase {
         /// Why.
         cause: Cause,
     },
-    /// Passes again and waits.
+    /// Passes again and is on its way back.
     Recovering {
         /// Why it was in fault.
         cause: Cause,
-        /// End of the hold-down.
-        until: Timestamp,
+        /// How far it is.
+        way: Way,
     },
     /// Drained by an operator.
     Maintenance {
@@ -177,6 +196,8 @@ pub enum Input {
     End,
     /// An operator clears everything.
     Clear,
+    /// An operator ends its way back.
+    Abort,
 }
 
 /// How an origin serves.
@@ -266,10 +287,16 @@ impl Lifecycle {
     }
 }
 
-/// Advances one origin. Pure.
+/// Advances one origin. Pure. `gate` matters only to one on its way back.
 #[must_use]
 #[expect(clippy::match_same_arms, reason = "the arms are grouped by state, each group with its own reason")]
-pub fn step(life: Lifecycle, input: Input, now: Timestamp, policy: &Policy) -> (Lifecycle, Option<Decision>) {
+pub fn step(
+    life: Lifecycle,
+    input: Input,
+    gate: Gate,
+    now: Timestamp,
+    policy: &Policy,
+) -> (Lifecycle, Option<Decision>) {
     match (life.phase, input) {
         // Orders outrank all else.
         (phase, Input::Drain) => life.moved(Phase::Maintenance { then: phase.then() }, "operator", now),
@@ -278,13 +305,18 @@ pub fn step(life: Lifecycle, input: Input, now: Timestamp, policy: &Policy) -> (
         (Phase::Maintenance { then } | Phase::Failed { then }, Input::End) => life.ended(then, "order_ended", now),
         (
             Phase::Maintenance { .. } | Phase::Failed { .. },
-            Input::Silence | Input::Judged { .. } | Input::Failing { .. } | Input::Relapse { .. } | Input::Risen { .. },
+            Input::Silence
+            | Input::Judged { .. }
+            | Input::Failing { .. }
+            | Input::Relapse { .. }
+            | Input::Risen { .. }
+            | Input::Abort,
         ) => (life, None),
 
         // An origin that serves.
         (
             Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk,
-            Input::Silence | Input::Relapse { .. } | Input::Risen { .. } | Input::End,
+            Input::Silence | Input::Relapse { .. } | Input::Risen { .. } | Input::End | Input::Abort,
         ) => (life, None),
         (Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk, Input::Judged { serving, rule }) => {
             life.moved(serving.phase(), rule, now)
@@ -296,26 +328,29 @@ pub fn step(life: Lifecycle, input: Input, now: Timestamp, policy: &Policy) -> (
         // One that doesn't: only proof at its layer brings it back, a grade never.
         (
             Phase::Fault { .. },
-            Input::Silence | Input::Judged { .. } | Input::Failing { .. } | Input::Relapse { .. } | Input::End,
+            Input::Silence
+            | Input::Judged { .. }
+            | Input::Failing { .. }
+            | Input::Relapse { .. }
+            | Input::End
+            | Input::Abort,
         ) => (life, None),
         (Phase::Fault { cause }, Input::Risen { rule }) => {
             let faults = life.faults.over(now);
-            let until = now.after(faults.hold_down(now, policy.hold_down));
-            Lifecycle { faults, ..life }.moved(Phase::Recovering { cause, until }, rule, now)
+            let way = Way::Hold { until: now.after(faults.hold_down(now, policy.hold_down)) };
+            Lifecycle { faults, ..life }.moved(Phase::Recovering { cause, way }, rule, now)
         }
 
-        // One that waits: a single failure is one too many.
+        // One on its way back: a single failure is one too many.
         (Phase::Recovering { .. }, Input::Failing { cause, rule } | Input::Relapse { cause, rule }) => {
             life.failed(cause, rule, now, policy)
         }
-        (Phase::Recovering { until, .. }, Input::Silence | Input::Judged { .. } | Input::Risen { .. } | Input::End)
-            if now < until =>
-        {
-            (life, None)
+        (Phase::Recovering { cause, .. }, Input::Abort) => life.failed(cause, "operator", now, policy),
+        (Phase::Recovering { cause, way }, Input::Judged { serving, .. }) => {
+            life.come_back((cause, way), (serving, gate), now, policy)
         }
-        (Phase::Recovering { .. }, Input::Judged { serving, .. }) => life.moved(serving.phase(), "hold_down_over", now),
-        (Phase::Recovering { .. }, Input::Silence | Input::Risen { .. } | Input::End) => {
-            life.moved(Phase::Healthy, "hold_down_over", now)
+        (Phase::Recovering { cause, way }, Input::Silence | Input::Risen { .. } | Input::End) => {
+            life.come_back((cause, way), (Serving::Healthy, gate), now, policy)
         }
     }
 }

@@ -200,7 +200,7 @@ pub enum Pace {
     Gentle,
     /// It is out.
     Out,
-    /// It comes back; `verify` checks run too.
+    /// It is in a stage of its way back: `verify` checks run too.
     Returning,
 }
 

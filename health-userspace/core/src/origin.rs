@@ -1,7 +1,7 @@
 //! One origin: its evidence, the watch on its trip, its life, and what an operator ordered.
 
 use crate::{
-    engine::{KernelView, Order, OrderKind, TrafficTotals},
+    engine::{KernelView, Order, OrderKind, TrafficTotals, Waits},
     evidence::{Evidence, Meter, Source},
     learn::Learner,
     lifecycle::{self, Cause, CauseBy, Faults, Input, Lifecycle, Phase},
@@ -10,10 +10,11 @@ use crate::{
     time::{Span, Timestamp},
     track::{CheckTrack, Round, Shown, TrafficTrack},
     trip::{self, Change, TripWatch},
-    verdict::{self, Facts, Grade, Verdict},
+    verdict::{Grade, Verdict},
 };
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 
+mod judge;
 mod pace;
 mod proof;
 mod wish;
@@ -35,6 +36,47 @@ pub(crate) enum Event {
         /// By this rule.
         rule: &'static str,
     },
+    /// A stage of its way back began.
+    Stage {
+        /// The part of its weight that it has now. Unit: percent.
+        percent: u8,
+    },
+    /// Its next stage waits for an approval or for the window of the day.
+    Asks {
+        /// The part that it would have. Unit: percent.
+        percent: u8,
+    },
+}
+
+/// What an origin is judged with besides its own evidence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Around<'a> {
+    /// Its checks.
+    pub(crate) specs: &'a [CheckSpec],
+    /// Whether somebody else can stand in for it.
+    pub(crate) covered: bool,
+    /// What its way back depends on.
+    pub(crate) place: Place,
+    /// How its flows in a stage are worse than the others', if they are.
+    pub(crate) worse: Option<&'a Worse>,
+}
+
+/// What the way back of an origin depends on besides its own evidence.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// Whether stages may begin at this time of the day.
+    pub(crate) open: bool,
+    /// Whether the service has no other origin of its family that takes anything.
+    pub(crate) alone: bool,
+}
+
+/// How flows in a stage are worse than those of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Worse {
+    /// The rule: `canary_failures` or `canary_slow`.
+    pub(crate) rule: &'static str,
+    /// In words.
+    pub(crate) text: String,
 }
 
 /// One origin.
@@ -43,6 +85,10 @@ pub(crate) struct Origin {
     pub(crate) spec: OriginSpec,
     pub(crate) life: Lifecycle,
     pub(crate) order: Option<Order>,
+    /// An operator's word on the way back: `Approve` or `Hold`.
+    pub(crate) word: Option<Order>,
+    /// What its next stage waits for.
+    pub(crate) waits: Option<Waits>,
     pub(crate) trip: TripWatch,
     pub(crate) learned: Learner,
     connect: TrafficTrack,
@@ -50,14 +96,14 @@ pub(crate) struct Origin {
     checks: Vec<CheckTrack>,
     meter: Meter,
     /// Whether a first look at the kernel's view has been had.
-    looked: bool,
+    pub(crate) looked: bool,
     /// The kernel ended a trip while the origin was in fault already.
     trial_passed: bool,
     /// Evidence that began before this is no longer judged.
     fresh_from: Timestamp,
     /// What was found when it went into fault.
-    why: Vec<String>,
-    location: Option<Location>,
+    pub(crate) why: Vec<String>,
+    pub(crate) location: Option<Location>,
     verdict: Verdict,
     /// Since when the verdict has been better than the state.
     better_since: Option<Timestamp>,
@@ -77,6 +123,8 @@ impl Origin {
             spec,
             life: Lifecycle::new(now),
             order: None,
+            word: None,
+            waits: None,
             trip: TripWatch::default(),
             learned: Learner::default(),
             connect: TrafficTrack::new(Layer::Transport, policy),
@@ -230,12 +278,18 @@ impl Origin {
             OrderKind::Drain => Input::Drain,
             OrderKind::Fail => Input::Fail,
             OrderKind::Clear => Input::Clear,
+            OrderKind::Abort => Input::Abort,
+            OrderKind::Approve | OrderKind::Hold => {
+                self.word = Some(order.clone());
+                return None;
+            }
         };
         match order.what {
             OrderKind::Drain | OrderKind::Fail => self.order = Some(order.clone()),
             OrderKind::Clear => self.forget(now, policy),
+            OrderKind::Abort | OrderKind::Approve | OrderKind::Hold => self.word = None,
         }
-        self.step(input, now, policy)
+        self.step(input, Place::default(), now, policy)
     }
 
     /// Ends the order if its time is over. The outer `Option`: whether it did.
@@ -246,11 +300,11 @@ impl Origin {
     ) -> Option<(Order, Option<lifecycle::Decision>)> {
         let over = self.order.as_ref().is_some_and(|order| order.until.is_some_and(|until| until <= now));
         let order = if over { self.order.take() } else { None }?;
-        Some((order, self.step(Input::End, now, policy)))
+        Some((order, self.step(Input::End, Place::default(), now, policy)))
     }
 
     fn forget(&mut self, now: Timestamp, policy: &Policy) {
-        self.order = None;
+        (self.order, self.word) = (None, None);
         self.connect = TrafficTrack::new(Layer::Transport, policy);
         self.request = TrafficTrack::new(Layer::Application, policy);
         for check in &mut self.checks {
@@ -263,91 +317,7 @@ impl Origin {
         self.trip.clear(now);
     }
 
-    /// Judges, and takes the step that follows. `covered`: whether somebody else can stand in.
-    pub(crate) fn judge(
-        &mut self,
-        (specs, covered): (&[CheckSpec], bool),
-        now: Timestamp,
-        policy: &Policy,
-        events: &mut Vec<Event>,
-    ) {
-        self.connect.advance(now);
-        self.request.advance(now);
-        for check in &mut self.checks {
-            check.advance(now);
-        }
-        let serves = self.serves();
-        if serves && self.may_clear_trip(now, policy) {
-            self.trip.clear_by_checks(now);
-            self.clear_traffic();
-            events.push(Event::Trip { confirmed: false, rule: "rise_in_a_row" });
-        }
-        let last_seen = self.last_seen();
-        let neighbour = self.neighbour(covered, policy);
-        let mut facts = Facts {
-            connect: &mut self.connect,
-            request: &mut self.request,
-            checks: &self.checks,
-            specs,
-            traffic_judges: policy.passive && self.trip.trip().is_none(),
-            last_seen,
-            neighbour,
-        };
-        self.verdict = verdict::judge(&mut facts, policy);
-        let holds_back = self.holds_back(now, policy);
-        let mut input = self.input(now, policy);
-        // A tripped origin gets nothing new anyway: until it is known whether the trip lasts, it stays what it was.
-        if (holds_back || self.trip.trip().is_some()) && matches!(input, Input::Judged { .. }) {
-            input = Input::Silence;
-        }
-        let tripped = self.trip.trip().is_some();
-        let decision = self.step(input, now, policy);
-        if let (Some(decision), true, true, Input::Failing { rule, .. }) = (decision, serves, tripped, input)
-            && decision.to == State::Fault
-        {
-            events.push(Event::Trip { confirmed: true, rule });
-        }
-        events.extend(decision.map(Event::State));
-    }
-
-    /// Steps, and does what belongs to the new phase.
-    fn step(&mut self, input: Input, now: Timestamp, policy: &Policy) -> Option<lifecycle::Decision> {
-        let before = self.life.phase;
-        let (life, decision) = lifecycle::step(self.life, input, now, policy);
-        self.life = life;
-        if life.phase == before {
-            return decision;
-        }
-        self.forget_verify(now);
-        match life.phase {
-            Phase::Fault { .. } => {
-                if matches!(input, Input::Failing { .. } | Input::Relapse { .. }) {
-                    (self.why, self.location) = self.findings();
-                }
-                self.set_marks(now);
-                self.clear_traffic();
-                self.trial_passed = false;
-            }
-            Phase::Recovering { .. } => {
-                self.clear_traffic();
-                for check in &mut self.checks {
-                    check.clear();
-                }
-            }
-            Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk => {
-                if matches!(before, Phase::Recovering { .. }) {
-                    self.clear_traffic();
-                    self.trip.clear(now);
-                    self.why.clear();
-                    self.location = None;
-                }
-            }
-            Phase::Maintenance { .. } | Phase::Failed { .. } => {}
-        }
-        decision
-    }
-
-    fn set_marks(&mut self, at: Timestamp) {
+    pub(crate) fn set_marks(&mut self, at: Timestamp) {
         for check in &mut self.checks {
             check.runs_mut().set_mark(at);
         }
@@ -374,7 +344,7 @@ impl Origin {
 
     /// Whether the kernel must leave it out.
     pub(crate) fn is_blocked(&self) -> bool {
-        !self.serves()
+        !self.serves() && self.life.phase.part() == 0
     }
 
     /// Whether a check should look at it at once. Says so again only after a while.
@@ -386,6 +356,16 @@ impl Origin {
             self.suspected = now;
         }
         suspect && due
+    }
+
+    /// Whether it is on its way back.
+    pub(crate) const fn is_coming_back(&self) -> bool {
+        matches!(self.life.phase, Phase::Recovering { .. })
+    }
+
+    /// The newest counters.
+    pub(crate) const fn totals(&self) -> Option<&TrafficTotals> {
+        self.meter.last()
     }
 
     fn last_seen(&self) -> Timestamp {

@@ -3,6 +3,7 @@
 //! Every value is one that the configuration accepted. Defaults are those of `[defaults.policy]`.
 
 use crate::time::Span;
+use alloc::{string::String, vec, vec::Vec};
 
 /// All thresholds of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +34,11 @@ pub struct Policy {
     pub sockets: SocketTimeout,
     /// Whether the origins' answers pass this node. Default `auto`.
     pub return_path: ReturnPath,
+    /// How a repaired origin is given its flows back.
+    pub failback: Failback,
+    /// Usable share of a tier's weight with which it keeps all flows. Unit: percent, 1 to 100. Default 70, as Envoy's
+    /// overprovisioning factor of 1.4.
+    pub min_usable_percent: u8,
     /// What becomes of new connections that no usable standby has capacity for. Default `refuse`.
     pub overflow: Overflow,
     /// The kernel's own, provisional decision.
@@ -81,6 +87,71 @@ pub struct HoldDown {
     pub base: Span,
     /// Default 300 s, as Envoy's maximum.
     pub max: Span,
+}
+
+/// The way back of an origin that was in fault: hold-down, a clean time, then stages. A return from a mere trip has none of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failback {
+    /// How long it must stay clean behind its hold-down before it is given anything. Default 5 min.
+    pub observe_for: Span,
+    /// Parts of its weight that it is given, one after the other. Unit: percent, rising, the last one 100; at most 16.
+    /// Default 10, 50, 100.
+    pub stages: Vec<u8>,
+    /// How long each part is held, without one failure. Default 5 min.
+    pub stage_for: Span,
+    /// Who lets a stage begin. Default `Auto`.
+    pub approval: Approval,
+    /// How long an approval lasts. Default 12 h.
+    pub approval_expires: Span,
+    /// When stages may begin: not while [`Input::closed`](crate::engine::Input::closed) names the service.
+    pub window: Option<DayWindow>,
+    /// How its flows are compared with those of the origins that stood in for it.
+    pub canary: Canary,
+}
+
+/// Who lets a stage begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Approval {
+    /// Nobody has to.
+    Auto,
+    /// An operator, once for the whole way back.
+    FirstStage,
+    /// An operator, for each stage anew.
+    EachStage,
+}
+
+/// A time of the day, for the shell's clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DayWindow {
+    /// First minute, 0 to 1439.
+    pub from: u16,
+    /// The minute after the last. Before `from`: it reaches over midnight.
+    pub to: u16,
+    /// Name of the time zone in the IANA database. Empty: the node's own.
+    pub zone: String,
+}
+
+impl DayWindow {
+    /// Whether it is open at `minute` of the day, in its own zone.
+    #[must_use]
+    pub const fn is_open(&self, minute: u16) -> bool {
+        if self.from <= self.to {
+            self.from <= minute && minute < self.to
+        } else {
+            self.from <= minute || minute < self.to
+        }
+    }
+}
+
+/// When the flows of a stage are worse than those of the origins that stood in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Canary {
+    /// By so much more of them fail. Unit: percentage points. Default 1.
+    pub fail_over_standby_percent: u8,
+    /// Their mean time to first byte is so much of the others'. Unit: percent, at least 100. Default 130.
+    pub ttfb_factor_percent: u16,
+    /// Flows (connections or requests, whichever are more) on both sides below which nothing is compared. Default 200.
+    pub flows_min: u32,
 }
 
 /// A timeout learned as 4 × p99 of what was measured, within bounds.
@@ -152,6 +223,28 @@ pub struct Trip {
     pub max_percent: u8,
 }
 
+impl Default for Failback {
+    fn default() -> Self {
+        Self {
+            observe_for: Span::from_secs(300),
+            stages: vec![10, 50, 100],
+            stage_for: Span::from_secs(300),
+            approval: Approval::Auto,
+            approval_expires: Span::from_secs(12 * 3600),
+            window: None,
+            canary: Canary { fail_over_standby_percent: 1, ttfb_factor_percent: 130, flows_min: 200 },
+        }
+    }
+}
+
+impl Failback {
+    /// All of it back as soon as the hold-down is over.
+    #[must_use]
+    pub fn at_once() -> Self {
+        Self { observe_for: Span::ZERO, stages: vec![100], stage_for: Span::ZERO, ..Self::default() }
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -178,6 +271,8 @@ impl Default for Policy {
             },
             sockets: SocketTimeout { set: true, min: Span::from_millis(200) },
             return_path: ReturnPath::Auto,
+            failback: Failback::default(),
+            min_usable_percent: 70,
             overflow: Overflow::Refuse,
             trip: Trip {
                 kernel: true,

@@ -43,6 +43,8 @@ pub enum Standing {
     Degraded,
     /// `high_risk`.
     HighRisk,
+    /// `recovering`, in a stage: has its part and replaces nobody.
+    Staged,
     /// `recovering`: passes, but waits.
     Waiting,
     /// `fault`.
@@ -56,7 +58,7 @@ impl Standing {
     #[must_use]
     pub const fn is_usable(self) -> bool {
         match self {
-            Self::Proved | Self::Unproved | Self::Degraded | Self::HighRisk => true,
+            Self::Proved | Self::Unproved | Self::Degraded | Self::HighRisk | Self::Staged => true,
             Self::Waiting | Self::Out | Self::Never => false,
         }
     }
@@ -78,6 +80,10 @@ pub struct Member {
 }
 
 impl Member {
+    fn can_replace(self) -> bool {
+        self.can_serve() && self.standing != Standing::Staged
+    }
+
     const fn can_serve(self) -> bool {
         self.weight > 0 && self.standing.is_usable()
     }
@@ -146,20 +152,24 @@ impl Pool {
 
     /// `None` if nothing in it takes flows.
     fn sum_tier(&self, number: u8) -> Option<Tier> {
-        let (mut weight, mut effective, mut own) = (0_u64, 0_u64, 0_u64);
+        let (mut weight, mut effective, mut usable, mut own) = (0_u64, 0_u64, 0_u64, 0_u64);
+        let min_usable = u64::from(self.limits.min_usable_percent);
         for member in self.members.iter().filter(|member| member.tier == number) {
             weight = weight.saturating_add(u64::from(member.weight));
             effective = effective.saturating_add(member.effective());
+            // A stage is a part of the flows, not of a capacity that has some to spare.
+            let scale = if member.standing == Standing::Staged { min_usable } else { 100 };
+            usable = usable.saturating_add(member.effective().saturating_mul(scale));
             own = own.saturating_add(self.own_keeps(*member).saturating_mul(u64::from(member.weight)));
         }
         if effective == 0 {
             return None;
         }
-        // effective / (weight × 100) is the usable share u; u / m is kept.
-        let full = weight.saturating_mul(u64::from(self.limits.min_usable_percent));
+        // usable / (weight × 100 × 100) is the usable share u; u / m is kept.
+        let full = weight.saturating_mul(min_usable).saturating_mul(100);
         Some(Tier {
             number,
-            keeps: effective.saturating_mul(WHOLE).checked_div(full)?.min(WHOLE),
+            keeps: usable.saturating_mul(WHOLE).checked_div(full)?.min(WHOLE),
             own_keeps: own.checked_div(weight)?,
         })
     }
@@ -170,7 +180,8 @@ impl Pool {
             return 0;
         }
         let factor = u64::from(member.factor).saturating_mul(WHOLE);
-        factor.checked_div(u64::from(self.limits.min_usable_percent)).unwrap_or(WHOLE).min(WHOLE)
+        let full = if member.standing == Standing::Staged { 100 } else { self.limits.min_usable_percent };
+        factor.checked_div(u64::from(full)).unwrap_or(WHOLE).min(WHOLE)
     }
 
     /// Those that pass their checks again and only wait, if there are any, before the dead ones; never `maintenance`.
@@ -268,7 +279,7 @@ impl Pool {
             return (Vec::new(), 0);
         }
         let rank = |member: &Member| (member.tier, member.standing);
-        let mut usable: Vec<&Member> = self.members.iter().filter(|member| member.can_serve()).collect();
+        let mut usable: Vec<&Member> = self.members.iter().filter(|member| member.can_replace()).collect();
         usable.sort_by_key(|member| rank(member));
         usable.truncate(ARMED_MAX);
         let best = usable.first().map_or(0, |best| usable.iter().filter(|other| rank(other) == rank(best)).count());
@@ -286,7 +297,7 @@ impl Pool {
         }
         let rank = |member: &Member| (member.tier < owner.tier, member.tier, member.standing);
         let mut others: Vec<&Member> =
-            self.members.iter().filter(|member| member.can_serve() && member.id != own).collect();
+            self.members.iter().filter(|member| member.can_replace() && member.id != own).collect();
         others.sort_by_key(|member| rank(member));
         let keeps = usize::from(owner.can_serve());
         others.truncate(ARMED_MAX.saturating_sub(keeps));

@@ -1,10 +1,10 @@
 //! One service: its origins judged, its pools summed up, its frontends planned, its moves told.
 
 use crate::{
-    engine::{Decision, DecisionKind, Order, ServiceView, Step},
+    engine::{Decision, DecisionKind, Order, OrderKind, ServiceView, Step, Waits},
     lifecycle::{self, Phase},
     model::{Family, FrontendId, Mode, OriginId, ServiceSpec, State},
-    origin::{Event, Origin},
+    origin::{Around, Event, Origin, Place},
     policy::StateWeights,
     pool::{Limits, Member, Pool, Standing},
     time::Timestamp,
@@ -12,6 +12,7 @@ use crate::{
 use alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec::Vec};
 use frontends::{Base, Table};
 
+mod canary;
 mod frontends;
 
 /// Most origins that the evidence of a move names.
@@ -27,18 +28,29 @@ pub(crate) struct Service {
     panic: bool,
     tables: BTreeMap<FrontendId, Table>,
     bases: Vec<Base>,
+    /// Where the counters stood when the stage of an origin began.
+    canaries: BTreeMap<OriginId, canary::Watch>,
 }
 
 impl Service {
     pub(crate) fn new(spec: ServiceSpec, origins: Vec<Origin>) -> Self {
         let bases = frontends::bases(&spec);
-        Self { spec, origins, active_tier: None, panic: false, tables: BTreeMap::new(), bases }
+        Self {
+            spec,
+            origins,
+            active_tier: None,
+            panic: false,
+            tables: BTreeMap::new(),
+            bases,
+            canaries: BTreeMap::new(),
+        }
     }
 
     /// Goes on where an older configuration of the same service was.
     pub(crate) fn inherit(&mut self, old: Self) {
         self.active_tier = old.active_tier;
         self.panic = old.panic;
+        self.canaries = old.canaries;
         if self.spec.origins == old.spec.origins && self.spec.balance == old.spec.balance {
             self.tables = old.tables;
             self.tables.retain(|id, _| self.spec.frontends.iter().any(|frontend| frontend.id == *id));
@@ -66,6 +78,9 @@ impl Service {
         if origin.order.as_ref() == Some(order) {
             return;
         }
+        if matches!(order.what, OrderKind::Approve | OrderKind::Hold | OrderKind::Abort) && !origin.is_coming_back() {
+            return;
+        }
         let changed = origin.obey(order, now, &self.spec.policy);
         let evidence = order.reason.as_str();
         let what = DecisionKind::Override { origin: order.origin, order: Some(order.what) };
@@ -84,13 +99,17 @@ impl Service {
     }
 
     /// Judges every origin.
-    pub(crate) fn judge(&mut self, now: Timestamp, step: &mut Step) {
+    /// `open`: whether stages of a way back may begin at this time of the day.
+    pub(crate) fn judge(&mut self, open: bool, now: Timestamp, step: &mut Step) {
         for place in 0..self.origins.len() {
             self.end_order(place, now, step);
             let covered = self.is_covered(place);
+            let way = Place { open, alone: self.is_alone(place) };
+            let worse = self.compare(place);
             let Some(origin) = self.origins.get_mut(place) else { continue };
             let mut events = Vec::new();
-            origin.judge((&self.spec.checks, covered), now, &self.spec.policy, &mut events);
+            let around = Around { specs: &self.spec.checks, covered, place: way, worse: worse.as_ref() };
+            origin.judge(around, now, &self.spec.policy, &mut events);
             if origin.take_suspicion(now) {
                 step.suspects.push(origin.spec.id);
             }
@@ -98,15 +117,26 @@ impl Service {
             if events.is_empty() {
                 continue;
             }
-            let (id, evidence) = (origin.spec.id, origin.evidence());
+            let id = origin.spec.id;
+            let evidence = worse.map_or_else(|| origin.evidence(), |worse| worse.text);
+            let waits = origin.waits.unwrap_or(Waits::Window);
             for event in events {
                 let (what, rule) = match event {
                     Event::State(change) => (self.state_change(place, change), change.rule),
                     Event::Trip { confirmed, rule } => (DecisionKind::TripJudged { origin: id, confirmed }, rule),
+                    Event::Stage { percent } => (DecisionKind::Stage { origin: id, percent }, "clean"),
+                    Event::Asks { percent } => (DecisionKind::Asks { origin: id, percent, waits }, waits.name()),
                 };
                 step.decisions.push(self.decision(now, what, rule, evidence.clone(), "judge".to_owned()));
             }
         }
+    }
+
+    /// Whether the one at `place` has no other of its family beside it, whatever becomes of them.
+    fn is_alone(&self, place: usize) -> bool {
+        let Some(own) = self.origins.get(place).map(|origin| &origin.spec) else { return false };
+        let mut others = self.origins.iter().map(|origin| &origin.spec).filter(|other| other.id != own.id);
+        !others.any(|other| other.family == own.family && other.weight > 0)
     }
 
     /// Whether another origin of the same family can stand in for the one at `place`.
@@ -178,16 +208,19 @@ impl Service {
             .into_iter()
             .map(|family| {
                 let origins = self.origins.iter().filter(|origin| origin.spec.family == family);
-                let weights = self.spec.policy.state_weight_percent;
-                let members = origins.map(|origin| member(origin, weights)).collect();
-                (family, Pool::new(members, Limits::default()))
+                let policy = &self.spec.policy;
+                let members = origins.map(|origin| member(origin, policy.state_weight_percent)).collect();
+                let limits = Limits { min_usable_percent: policy.min_usable_percent, ..Limits::default() };
+                (family, Pool::new(members, limits))
             })
             .collect()
     }
 
+    /// The most preferred tier that is used. One that is only on its way back is not back.
     fn active_tier(&self, shares: &[u64]) -> Option<u8> {
-        let used = self.origins.iter().zip(shares).filter(|(_, share)| **share > 0);
-        used.map(|(origin, _)| origin.spec.tier).min()
+        let used = || self.origins.iter().zip(shares).filter(|(_, share)| **share > 0).map(|(origin, _)| origin);
+        let back = used().filter(|origin| origin.life.phase.part() == 0).map(|origin| origin.spec.tier).min();
+        back.or_else(|| used().map(|origin| origin.spec.tier).min())
     }
 
     /// Panic and moves between tiers since the last tick. A panic is no move: its end is compared with its beginning.
@@ -255,6 +288,7 @@ fn member(origin: &Origin, weights: StateWeights) -> Member {
         Phase::HighRisk => (Standing::HighRisk, weights.high_risk),
         // `fault` is out whatever its factor: the plan's `blocked` says so to the kernel as well.
         Phase::Fault { .. } | Phase::Failed { .. } => (Standing::Out, 0),
+        Phase::Recovering { .. } if origin.life.phase.part() > 0 => (Standing::Staged, origin.life.phase.part()),
         Phase::Recovering { .. } => (Standing::Waiting, 0),
         Phase::Maintenance { .. } => (Standing::Never, 0),
     };

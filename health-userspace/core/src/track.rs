@@ -36,6 +36,8 @@ pub struct CheckTrack {
     newest: Timestamp,
     /// What a passing round usually takes, learned while the origin is steady. Zero: not known.
     usual: Span,
+    /// How old the newest success of traffic may be that speaks against a failing round: the time of `fall` rounds.
+    patience: Span,
 }
 
 /// One round of a check.
@@ -69,6 +71,13 @@ pub fn check_window(policy: &Policy, interval: Span) -> Span {
     policy.window.max(interval.times(u64::from(policy.fall).saturating_add(1)))
 }
 
+/// At least so long, for traffic comes in bursts.
+const PATIENCE_MIN: Span = Span::from_secs(3);
+
+fn patience(policy: &Policy, interval: Span) -> Span {
+    interval.times(u64::from(policy.fall)).max(PATIENCE_MIN)
+}
+
 impl CheckTrack {
     /// No round yet.
     #[must_use]
@@ -88,6 +97,7 @@ impl CheckTrack {
             traffic_before: Shown::default(),
             newest: Timestamp::NEVER,
             usual: Span::ZERO,
+            patience: patience(policy, spec.interval),
         }
     }
 
@@ -101,6 +111,7 @@ impl CheckTrack {
         let length = check_window(policy, spec.interval);
         self.window.resize(length);
         self.prompt.resize(length);
+        self.patience = patience(policy, spec.interval);
     }
 
     /// Whether a pass took so much longer than usual that real requests would not have waited for it: a page that is always
@@ -211,20 +222,21 @@ impl CheckTrack {
     }
 
     /// Whether real traffic shows that it is the check that is broken: enough of it succeeds in the window at the check's
-    /// layer or above, and goes on succeeding since the check began to fail, for older successes say nothing about what
-    /// failed after them. Above `transport` only statuses that we read count, and they contradict no failure of integrity: a
-    /// certificate or a body that is wrong stays wrong.
+    /// layer or above, and goes on succeeding since the check began to fail and to this day, for older successes say nothing
+    /// about what failed after them. Above `transport` only statuses that we read count, and they contradict no failure of
+    /// integrity: a certificate or a body that is wrong stays wrong.
     fn is_contradicted(&self, (connect, request): (&TrafficTrack, &TrafficTrack), policy: &Policy) -> bool {
-        let (recent, since) = if self.layer <= Layer::Transport {
-            (connect.judged(policy), connect.total().minus(self.traffic_before.connects))
+        let (recent, since, newest) = if self.layer <= Layer::Transport {
+            (connect.judged(policy), connect.total().minus(self.traffic_before.connects), connect.newest_good())
         } else if self.reason.is_some_and(Reason::is_integrity) {
             return false;
         } else {
-            (request.proof(), request.proof_total().minus(self.traffic_before.statuses))
+            (request.proof(), request.proof_total().minus(self.traffic_before.statuses), request.newest_good())
         };
         let degraded = policy.success_below_percent.degraded;
         recent.good >= u64::from(policy.samples_min.passive)
             && !recent.is_below(degraded)
+            && self.newest.since(newest) <= self.patience
             && since.good > 0
             && !since.is_below(degraded)
     }

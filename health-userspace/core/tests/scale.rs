@@ -78,6 +78,7 @@ fn input(specs: &[ServiceSpec], now: Timestamp, round: u64, dead: bool) -> Input
         weights: Vec::new(),
         orders: Vec::new(),
         neighbours: Vec::new(),
+        closed: Vec::new(),
         in_sync: true,
     }
 }

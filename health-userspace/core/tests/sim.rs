@@ -56,6 +56,13 @@ fn seeds_194_and_299_shares_in_observe_mode() {
     run(299, 20);
 }
 
+/// A page check that had long been contradicted by statuses stayed so after the origin had begun to refuse connections: no
+/// more requests, no more statuses, and the old ones stayed in the window.
+#[test]
+fn seed_147_what_no_longer_answers_contradicts_no_check() {
+    run(147, 200);
+}
+
 /// Quiet for a quarter of an hour: nothing may happen at all.
 #[test]
 fn a_calm_world_stays_calm() {

@@ -8,6 +8,7 @@ pub mod detach;
 pub mod direct;
 pub mod events;
 pub mod exit;
+pub mod failback;
 pub mod flows;
 pub mod maps;
 pub mod origin;
@@ -59,6 +60,7 @@ enum Command {
     #[command(subcommand)]
     Origin(origin::Origin),
     Probe(probe::Probe),
+    Failback(failback::Failback),
     Direct(direct::Direct),
     #[command(subcommand)]
     Pkcs11(pkcs11::Pkcs11),
@@ -112,6 +114,7 @@ fn dispatch(cli: Cli, outside: &dyn Outside, look: Look, out: &mut dyn Write, no
         Command::Events(events) => events.run(&mut context),
         Command::Origin(origin) => origin.run(&mut context),
         Command::Probe(probe) => probe.run(&mut context),
+        Command::Failback(failback) => failback.run(&mut context),
         Command::Direct(direct) => direct.run(&context),
         Command::Pkcs11(pkcs11) => pkcs11.run(&mut context),
         Command::Reload(reload) => reload.run(&mut context),

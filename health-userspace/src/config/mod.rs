@@ -12,6 +12,7 @@
 mod check;
 mod cross;
 mod diagnostic;
+mod failback;
 mod kind;
 mod model;
 mod names;

@@ -1,6 +1,6 @@
 //! `[defaults.policy]` and `[service.policy]`: each writes its own keys over what it is given.
 
-use super::read::Section;
+use super::{failback::failback, read::Section};
 use health_common::{
     cells::{REQUEST_CELLS, REQUEST_SHIFT, SYN_CELLS, SYN_SHIFT},
     streak::SPREAD_BITS,
@@ -59,6 +59,8 @@ pub(super) fn policy(section: &Section<'_>, base: &Policy) -> Policy {
         sockets: sockets(&section.table("syn_timeout"), base.sockets),
         return_path: section.choice("return_path", RETURN_PATHS).unwrap_or(base.return_path),
         overflow: section.choice("overflow", OVERFLOWS).unwrap_or(base.overflow),
+        failback: failback(&section.table("failback"), &base.failback),
+        min_usable_percent: section.number("min_usable_percent", 1, 100).unwrap_or(base.min_usable_percent),
         trip: trip(&section.table("trip"), base.trip),
     }
 }

@@ -163,6 +163,20 @@ impl<'a> Section<'a> {
         self.number_of(key, self.get(key)?, min, max)
     }
 
+    /// A list of whole numbers in `min..=max`.
+    pub(super) fn numbers<T>(&self, key: &str, example: &str, min: T, max: T) -> Option<Vec<T>>
+    where
+        T: TryFrom<i128> + PartialOrd + Display + Copy,
+    {
+        let value = self.get(key)?;
+        let DeValue::Array(list) = value.get_ref() else {
+            self.mistyped(key, value, "a list of numbers", example);
+            return None;
+        };
+        let numbers: Vec<Option<T>> = list.iter().map(|item| self.number_of(key, item, min, max)).collect();
+        numbers.into_iter().collect()
+    }
+
     /// The same for a value that stands in a list.
     pub(super) fn number_of<T>(&self, key: &str, value: &Raw<'_>, min: T, max: T) -> Option<T>
     where

@@ -2,6 +2,7 @@
 
 use super::{
     kind::CheckKind,
+    failback::window_text,
     model::{
         CapacityScope, CgroupSetting, CheckConfig, CheckPlan, Config, Detail, NodeConfig, OriginConfig, ServiceConfig,
         SigningConfig, SigningKey,
@@ -15,7 +16,7 @@ use super::{
 use health_core::{
     Span,
     model::Family,
-    policy::{Learned, Policy},
+    policy::{Approval, Failback, Learned, Policy},
 };
 use std::fmt::{Display, Write};
 
@@ -205,6 +206,8 @@ fn policy(out: &mut Out, policy: &Policy) {
         syn_timeout,
         sockets,
         return_path,
+        failback,
+        min_usable_percent,
         overflow,
         trip,
     } = policy;
@@ -237,6 +240,8 @@ fn policy(out: &mut Out, policy: &Policy) {
     out.key("syn_timeout", text);
     out.key("return_path", self::text(word(RETURN_PATHS, *return_path)));
     out.key("overflow", self::text(word(OVERFLOWS, *overflow)));
+    out.key("min_usable_percent", min_usable_percent);
+    self::failback(out, failback);
     out.header("[service.policy.trip]");
     out.key("kernel", trip.kernel);
     out.key("after", trip.after);
@@ -247,6 +252,29 @@ fn policy(out: &mut Out, policy: &Policy) {
     out.key("half_open_after", time(trip.half_open_after));
     out.key("half_open_max", time(trip.half_open_max));
     out.key("max_percent", trip.max_percent);
+}
+
+fn failback(out: &mut Out, failback: &Failback) {
+    let Failback { observe_for, stages, stage_for, approval, approval_expires, window, canary } = failback;
+    out.header("[service.policy.failback]");
+    out.key("observe_for", time(*observe_for));
+    out.key("stages", format_args!("{stages:?}"));
+    out.key("stage_for", time(*stage_for));
+    out.key("approval", text(if *approval == Approval::Auto { "auto" } else { "manual" }));
+    match approval {
+        Approval::Auto => {}
+        Approval::FirstStage => out.key("approve", text("first_stage")),
+        Approval::EachStage => out.key("approve", text("each_stage")),
+    }
+    out.key("approval_expires", time(*approval_expires));
+    if let Some(window) = window {
+        out.key("window", text(&window_text(window)));
+    }
+    let (fail, ttfb, flows) = (canary.fail_over_standby_percent, canary.ttfb_factor_percent, canary.flows_min);
+    out.key(
+        "canary",
+        format_args!("{{ fail_over_standby_percent = {fail}, ttfb_factor_percent = {ttfb}, flows_min = {flows} }}"),
+    );
 }
 
 fn learned(learned: Learned) -> String {

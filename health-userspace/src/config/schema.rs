@@ -131,7 +131,7 @@ const POLICY: &[Key] = &[
             on("max_percent"),
         ],
     ),
-    later("min_usable_percent"),
+    on("min_usable_percent"),
     later("panic_percent"),
     on("overflow"),
     later("move"),
@@ -140,20 +140,17 @@ const POLICY: &[Key] = &[
     later("reset_after"),
     later("resets_per_s"),
     later_table("mitigation", &[later("file"), later("expires"), later("evidence_percent"), later("reset_spread_min")]),
-    later_table(
+    table(
         "failback",
         &[
-            later("observe_for"),
-            later("stages"),
-            later("stage_for"),
-            later("approval"),
-            later("approve"),
-            later("approval_expires"),
-            later("window"),
-            later_table(
-                "canary",
-                &[later("fail_over_standby_percent"), later("ttfb_factor_percent"), later("flows_min")],
-            ),
+            on("observe_for"),
+            on("stages"),
+            on("stage_for"),
+            on("approval"),
+            on("approve"),
+            on("approval_expires"),
+            on("window"),
+            table("canary", &[on("fail_over_standby_percent"), on("ttfb_factor_percent"), on("flows_min")]),
         ],
     ),
 ];

@@ -204,6 +204,15 @@ fn resolved_shows_every_default() {
         syn_timeout = { learn = true, min = "100ms", initial = "1s", max = "3s", sockets = true, sockets_min = "200ms" }
         return_path = "auto"
         overflow = "refuse"
+        min_usable_percent = 70
+
+        [service.policy.failback]
+        observe_for = "5m"
+        stages = [10, 50, 100]
+        stage_for = "5m"
+        approval = "auto"
+        approval_expires = "12h"
+        canary = { fail_over_standby_percent = 1, ttfb_factor_percent = 130, flows_min = 200 }
 
         [service.policy.trip]
         kernel = true
@@ -1049,8 +1058,8 @@ fn keys_of_the_contract_are_told_from_mistakes() {
         ("node", "governor"),
         ("control", "tls token_files roles"),
         ("service", "tenant affinity dns discover"),
-        ("service.policy", "fault_rule latency min_usable_percent panic_percent move"),
-        ("service.policy", "on_fault stalled_for reset_after resets_per_s failback mitigation"),
+        ("service.policy", "fault_rule latency panic_percent move"),
+        ("service.policy", "on_fault stalled_for reset_after resets_per_s mitigation"),
     ];
     for (path, keys) in later {
         for key in keys.split(' ') {

@@ -95,7 +95,7 @@ impl Client {
     pub fn ask(&mut self, ask: Ask) -> Result<Answer, ClientError> {
         let wait = match &ask {
             Ask::Ping | Ask::Status | Ask::Events { .. } => ANSWER_MAX,
-            Ask::Origin { .. } | Ask::Reload { .. } => COMMAND_MAX,
+            Ask::Origin { .. } | Ask::Failback { .. } | Ask::Reload { .. } => COMMAND_MAX,
             Ask::Detach { drain_ms, .. } => COMMAND_MAX + Duration::from_millis(drain_ms.unwrap_or(0)),
         };
         self.send(ask)?;

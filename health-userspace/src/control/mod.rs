@@ -11,5 +11,5 @@ pub mod server;
 
 pub use client::{Client, ClientError};
 pub use events::EventLog;
-pub use protocol::{Answer, Ask, OrderKind, Outcome, OutcomeCode, Reply, Request};
+pub use protocol::{Answer, Ask, FailbackKind, OrderKind, Outcome, OutcomeCode, Reply, Request};
 pub use server::{Command, ControlError, Handle, Listener, OriginOrder, Published, serve};

@@ -55,6 +55,16 @@ pub enum Ask {
         for_ms: Option<u64>,
     },
     /// Answered with [`Answer::Outcome`].
+    Failback {
+        /// Name of the service.
+        service: String,
+        /// What is to become of its way back.
+        what: FailbackKind,
+        /// Why, in the operator's words.
+        #[serde(default)]
+        reason: String,
+    },
+    /// Answered with [`Answer::Outcome`].
     Reload {
         /// Only say what would change.
         #[serde(default)]
@@ -81,6 +91,18 @@ pub enum OrderKind {
     Fail,
     /// The order ends, and so do trip, fault and hold-down.
     Clear,
+}
+
+/// Orders about the way back of a service's origins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailbackKind {
+    /// It may go on.
+    Approve,
+    /// It stays where it is.
+    Hold,
+    /// It ends: in fault again.
+    Abort,
 }
 
 /// One line from the daemon.

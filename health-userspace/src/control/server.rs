@@ -2,7 +2,7 @@
 
 use super::{
     events::EventLog,
-    protocol::{Answer, Ask, OrderKind, Outcome, REQUEST_BYTES_MAX, Reply, Request, VERSION},
+    protocol::{Answer, Ask, FailbackKind, OrderKind, Outcome, REQUEST_BYTES_MAX, Reply, Request, VERSION},
 };
 use crate::report::StatusReport;
 use std::{
@@ -58,6 +58,19 @@ pub enum Command {
     Origin {
         /// The order.
         order: OriginOrder,
+        /// Where the outcome goes.
+        reply: oneshot::Sender<Outcome>,
+    },
+    /// `sluice failback …`.
+    Failback {
+        /// Name of the service.
+        service: String,
+        /// What is to become of its way back.
+        what: FailbackKind,
+        /// Why.
+        reason: String,
+        /// Who.
+        by: String,
         /// Where the outcome goes.
         reply: oneshot::Sender<Outcome>,
     },
@@ -309,6 +322,9 @@ async fn answer(ask: Ask, handle: &Handle, by: &str) -> Answer {
             let lasts = for_ms.map(Duration::from_millis);
             let order = OriginOrder { service, origin, kind, reason, by, lasts };
             command(handle, COMMAND_MAX, |reply| Command::Origin { order, reply }).await
+        }
+        Ask::Failback { service, what, reason } => {
+            command(handle, COMMAND_MAX, |reply| Command::Failback { service, what, reason, by, reply }).await
         }
         Ask::Reload { dry_run } => command(handle, COMMAND_MAX, |reply| Command::Reload { dry_run, by, reply }).await,
         Ask::Detach { drain_ms, force } => {

@@ -6,7 +6,7 @@ use health_common::{
 };
 use health_core::{
     Timestamp,
-    engine::{Decision, DecisionKind, OrderKind},
+    engine::{Decision, DecisionKind, OrderKind, Waits},
     model::{OriginId, State},
 };
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -107,9 +107,25 @@ impl Daemon {
                     Some(OrderKind::Drain) => "drain",
                     Some(OrderKind::Fail) => "fail",
                     Some(OrderKind::Clear) => "clear",
+                    Some(OrderKind::Approve) => "failback approved",
+                    Some(OrderKind::Hold) => "failback held",
+                    Some(OrderKind::Abort) => "failback aborted",
                     None => "ended",
                 };
                 ("override", self.object(origin.0), format!("{word}{why}"))
+            }
+            DecisionKind::Stage { origin, percent } => {
+                ("stage", self.object(origin.0), format!("{withheld}{percent}% of its weight{why}"))
+            }
+            DecisionKind::Asks { origin, percent, waits } => {
+                let what = if *waits == Waits::Approval { "approval_needed" } else { "stage_waits" };
+                let service = self.service_of(origin.0);
+                let how = match waits {
+                    Waits::Approval => format!("sluice failback {service} approve"),
+                    Waits::Window => "the window of the day is closed".to_owned(),
+                    Waits::Hold => "held by an operator".to_owned(),
+                };
+                (what, self.object(origin.0), format!("{withheld}{percent}% of its weight waits: {how}"))
             }
             DecisionKind::TripJudged { origin, confirmed } => {
                 let word = if *confirmed { "confirmed as fault" } else { "cleared" };

@@ -1,8 +1,9 @@
 //! The judgement's part of a status: what the engine sees, in the words of the report.
 
-use super::{OrderReport, OriginReport, ServiceReport};
+use super::{FailbackReport, OrderReport, OriginReport, ServiceReport};
 use health_core::{
     engine::{Order, OrderKind, OriginView, ServiceView},
+    lifecycle::Way,
     model::{Layer, Location, OriginSpec, ServiceSpec},
     time::Timestamp,
 };
@@ -47,10 +48,37 @@ impl OriginReport {
             reasons: view.reasons.clone(),
             evidence_age_ms: age(view.evidence_at),
             state_ms: age(view.since),
-            hold_down_ms: view.hold_down_until.map(|until| until.since(now).as_millis()).filter(|&left| left > 0),
+            hold_down_ms: view.hold_down_until().map(|until| until.since(now).as_millis()).filter(|&left| left > 0),
+            stage: FailbackReport::from_view(view, now).map(|failback| match failback.percent {
+                0 => failback.step,
+                percent => format!("{percent}%"),
+            }),
+            failback: FailbackReport::from_view(view, now),
             order: view.order.as_ref().and_then(|order| OrderReport::from_order(order, now)),
             ..Self::default()
         }
+    }
+}
+
+impl FailbackReport {
+    /// How far on its way back an origin is, behind its hold-down.
+    #[must_use]
+    pub fn from_view(view: &OriginView, now: Timestamp) -> Option<Self> {
+        let left = |until: Timestamp| Some(until.since(now).as_millis());
+        let (step, percent, left_ms, waits_ms) = match view.way? {
+            Way::Hold { .. } => return None,
+            Way::Observe { until } => ("observe", 0, left(until), None),
+            Way::Asks { percent, since, .. } => ("waits", percent, None, Some(now.since(since).as_millis())),
+            Way::Stage { percent, until, .. } => ("stage", percent, left(until), None),
+        };
+        Some(Self {
+            step: step.to_owned(),
+            percent,
+            left_ms,
+            waits_for: view.waits.map(|waits| waits.name().to_owned()),
+            waits_ms,
+            approved_by: view.approval.as_ref().map(|approval| approval.by.clone()),
+        })
     }
 }
 
@@ -61,7 +89,7 @@ impl OrderReport {
         let what = match order.what {
             OrderKind::Drain => "drain",
             OrderKind::Fail => "fail",
-            OrderKind::Clear => return None,
+            OrderKind::Clear | OrderKind::Approve | OrderKind::Hold | OrderKind::Abort => return None,
         };
         Some(Self {
             what: what.to_owned(),
@@ -115,7 +143,9 @@ mod tests {
             failure_spread: 7,
             evidence_at: Timestamp::NEVER,
             reasons: vec!["refused 412/412".into()],
-            hold_down_until: Some(at(99)),
+            way: Some(Way::Hold { until: at(99) }),
+            waits: None,
+            approval: None,
             order: Some(order),
         };
         let report = OriginReport::from_view(&spec, &view, at(100));

@@ -52,6 +52,17 @@ pub struct TrafficTotals {
     pub rtt: Quantile,
     /// Time to first byte, likewise.
     pub ttfb: Quantile,
+    /// Times to first byte since the beginning.
+    pub ttfb_all: Sum,
+}
+
+/// Times that were measured since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// How many.
+    pub samples: u64,
+    /// All of them together, as exact as the histogram that they come from.
+    pub total: Span,
 }
 
 /// A percentile of the recent past, by the shell's histogram maths.

@@ -32,8 +32,8 @@ impl Origin {
         let suspected = self.suspected != Timestamp::NEVER && now.since(self.suspected) < SUSPICION;
         match self.life.phase {
             Phase::Fault { .. } | Phase::Failed { .. } => Pace::Out,
-            Phase::Recovering { .. } => Pace::Returning,
-            Phase::Maintenance { .. } => Pace::Usual,
+            Phase::Recovering { .. } if self.life.phase.part() > 0 => Pace::Returning,
+            Phase::Recovering { .. } | Phase::Maintenance { .. } => Pace::Usual,
             _ if self.trip.trip().is_some() => Pace::Suspect,
             Phase::Degraded | Phase::HighRisk => Pace::Gentle,
             Phase::Unknown | Phase::Healthy if suspected => Pace::Suspect,
@@ -75,7 +75,12 @@ impl Origin {
         }
     }
 
-    /// What `verify` checks said of an earlier return says nothing about the next one.
+    /// Whether each `verify` check has passed in this stage.
+    pub(super) fn is_verified(&self) -> bool {
+        self.checks.iter().filter(|check| check.is_verify()).all(|check| check.runs().passes() > 0)
+    }
+
+    /// What `verify` checks said of an earlier stage says nothing about the next one.
     pub(super) fn forget_verify(&mut self, now: Timestamp) {
         self.checks.iter_mut().filter(|check| check.is_verify()).for_each(|check| CheckTrack::forget(check, now));
     }

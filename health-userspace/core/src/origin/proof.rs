@@ -1,6 +1,6 @@
 //! What confirms or clears a trip, ends a fault, and breaks a hold-down.
 
-use super::Origin;
+use super::{Origin, Worse};
 use crate::{
     engine::Streak,
     lifecycle::{Cause, CauseBy, Input, Phase, Serving},
@@ -20,13 +20,13 @@ const TRIPPED: Span = Span::from_secs(3);
 
 impl Origin {
     /// What the evidence comes to, for the phase it meets.
-    pub(super) fn input(&self, now: Timestamp, policy: &Policy) -> Input {
+    pub(super) fn input(&self, worse: Option<&Worse>, now: Timestamp, policy: &Policy) -> Input {
         match self.life.phase {
             Phase::Maintenance { .. } | Phase::Failed { .. } => Input::Silence,
             Phase::Fault { cause } => {
                 self.risen(cause, now, policy).map_or(Input::Silence, |rule| Input::Risen { rule })
             }
-            Phase::Recovering { cause, .. } => self.relapse(cause, policy).unwrap_or_else(|| self.judged()),
+            Phase::Recovering { cause, .. } => self.relapse(cause, worse, policy).unwrap_or_else(|| self.judged()),
             Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk => {
                 self.confirmed_trip(now, policy).unwrap_or_else(|| self.judged())
             }
@@ -165,14 +165,23 @@ impl Origin {
             && Grade::of_rate(track.tally(), policy.success_below_percent) == Grade::Healthy
     }
 
-    /// A failure while it waits.
-    fn relapse(&self, cause: Cause, policy: &Policy) -> Option<Input> {
+    /// A failure on its way back.
+    fn relapse(&self, cause: Cause, worse: Option<&Worse>, policy: &Policy) -> Option<Input> {
+        let in_stage = self.life.phase.part() > 0;
         if let Some(check) = self.checks.iter().find(|check| check.is_critical() && check.runs().failures() > 0) {
             let cause = Cause { layer: check.layer().max(cause.layer), by: CauseBy::Checks };
-            return Some(Input::Relapse { cause, rule: "failed_in_hold_down" });
+            let rule = if in_stage { "failed_in_stage" } else { "failed_in_hold_down" };
+            return Some(Input::Relapse { cause, rule });
         }
-        let trip = self.trip.trip().filter(|trip| policy.passive && trip.since > self.life.since)?;
-        let cause = Cause { layer: trip::layer(trip.streak), by: CauseBy::Trip };
-        Some(Input::Relapse { cause, rule: "tripped_in_hold_down" })
+        if let Some(trip) = self.trip.trip().filter(|trip| policy.passive && trip.since > self.life.since) {
+            let cause = Cause { layer: trip::layer(trip.streak), by: CauseBy::Trip };
+            let rule = if in_stage { "tripped_in_stage" } else { "tripped_in_hold_down" };
+            return Some(Input::Relapse { cause, rule });
+        }
+        let by_traffic = Cause { layer: cause.layer.max(Layer::Transport), by: CauseBy::Traffic };
+        if in_stage && self.verdict.grade == Grade::HighRisk {
+            return Some(Input::Relapse { cause: by_traffic, rule: "worse_in_stage" });
+        }
+        worse.map(|worse| Input::Relapse { cause: by_traffic, rule: worse.rule })
     }
 }

@@ -87,7 +87,7 @@ impl Origin {
     fn renew_lease(&mut self, now: Timestamp) -> Lease {
         let until = self.order.as_ref().and_then(|order| order.until);
         match self.life.phase {
-            Phase::Fault { cause } | Phase::Recovering { cause, .. } if can_be_tried(cause) => {
+            Phase::Fault { cause } | Phase::Recovering { cause, .. } if can_be_tried(cause) && self.is_blocked() => {
                 Lease::Trips(self.lease.at(now))
             }
             // An order that runs out on an origin that was in fault must not wash the fault away.

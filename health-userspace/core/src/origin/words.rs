@@ -1,10 +1,11 @@
 //! What is shown of an origin, and said about it.
 
-use super::Origin;
+use super::{Event, Origin};
 use crate::{
-    engine::{OriginView, Streak},
-    lifecycle::Phase,
+    engine::{OrderKind, OriginView, Streak},
+    lifecycle::{Phase, Way},
     model::{Layer, Location},
+    policy::Policy,
     time::Timestamp,
     track::{CheckTrack, TrafficTrack},
     verdict::Finding,
@@ -17,8 +18,8 @@ const PPM_IN_BP: u64 = 100;
 impl Origin {
     /// What `status` shows.
     pub(crate) fn view(&self, share_ppm: u64) -> OriginView {
-        let hold_down_until = match self.life.phase {
-            Phase::Recovering { until, .. } => Some(until),
+        let way = match self.life.phase {
+            Phase::Recovering { way, .. } => Some(way),
             Phase::Unknown
             | Phase::Healthy
             | Phase::Degraded
@@ -39,8 +40,24 @@ impl Origin {
             failure_spread: self.connect.spread().max(self.request.spread()),
             evidence_at: self.evidence_at(),
             reasons: self.reasons(),
-            hold_down_until,
+            way,
             order: self.order.clone(),
+            waits: self.waits,
+            approval: self.word.clone().filter(|word| word.what == OrderKind::Approve),
+        }
+    }
+
+    /// What a step on the way back is told as; `before`: where it was.
+    pub(super) fn told_of_way(&self, before: Phase, policy: &Policy) -> Option<Event> {
+        let Phase::Recovering { way, .. } = self.life.phase else { return None };
+        let asked = |phase| matches!(phase, Phase::Recovering { way: Way::Asks { .. }, .. });
+        match way {
+            Way::Stage { stage, percent, .. } if before.stage() != Some(stage) => Some(Event::Stage { percent }),
+            Way::Asks { stage, .. } if !asked(before) => {
+                let percent = policy.failback.stages.get(usize::from(stage)).copied().unwrap_or(100);
+                Some(Event::Asks { percent })
+            }
+            Way::Hold { .. } | Way::Observe { .. } | Way::Asks { .. } | Way::Stage { .. } => None,
         }
     }
 

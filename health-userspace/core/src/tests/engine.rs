@@ -3,8 +3,9 @@
 use super::*;
 use crate::clients::Clients;
 use crate::model::{
-    Balance, CheckSpec, Family, FrontendId, FrontendSpec, LocalReason, Mode, OriginSpec, Outcome, Reason,
+    Balance, CheckSpec, Family, FrontendId, FrontendSpec, Layer, LocalReason, Mode, OriginSpec, Outcome, Reason,
 };
+use crate::policy::{Approval, Failback};
 use crate::time::Span;
 use alloc::{borrow::ToOwned, collections::BTreeMap, format, string::ToString, vec};
 
@@ -19,6 +20,7 @@ struct Scene {
     totals: BTreeMap<OriginId, TrafficTotals>,
     kernel: BTreeMap<OriginId, KernelView>,
     neighbours: Vec<(OriginId, Option<Timestamp>)>,
+    closed: Vec<ServiceId>,
     step: Step,
     decisions: Vec<Decision>,
 }
@@ -52,7 +54,7 @@ fn shop(checks: &[CheckSpec]) -> ServiceSpec {
         id: ServiceId(1),
         name: "shop".to_owned(),
         mode: Mode::Enforce,
-        policy: Policy::default(),
+        policy: Policy { failback: Failback::at_once(), ..Policy::default() },
         origins: vec![origin(A, "a", 0), origin(B, "b", 1)],
         checks: checks.to_vec(),
         frontends: vec![FrontendSpec { id: FrontendId(1), own: Some(A), family: Family::V4 }],
@@ -69,6 +71,7 @@ impl Scene {
             totals: BTreeMap::new(),
             kernel: BTreeMap::from([(A, KernelView::default()), (B, KernelView::default())]),
             neighbours: Vec::new(),
+            closed: Vec::new(),
             step: Step::default(),
             decisions: Vec::new(),
         }
@@ -83,6 +86,7 @@ impl Scene {
             weights: Vec::new(),
             orders,
             neighbours: core::mem::take(&mut self.neighbours),
+            closed: self.closed.clone(),
             in_sync: true,
         };
         self.step = self.engine.tick(self.now, &input);
@@ -184,6 +188,8 @@ impl Scene {
             DecisionKind::Failback { from, to } => format!("failback {from}>{to} {}", decision.by),
             DecisionKind::Panic { on } => format!("panic {on}"),
             DecisionKind::Override { origin, order } => format!("{} {order:?} {}", origin.0, decision.by),
+            DecisionKind::Stage { origin, percent } => format!("{} stage {percent}", origin.0),
+            DecisionKind::Asks { origin, percent, waits } => format!("{} asks {percent} {}", origin.0, waits.name()),
             DecisionKind::TripJudged { origin, confirmed } => {
                 format!("{} trip {} {}", origin.0, if confirmed { "confirmed" } else { "cleared" }, decision.rule)
             }
@@ -223,7 +229,7 @@ fn a_check_that_fails_moves_the_service_and_back_after_the_hold_down() {
 
     scene.rounds(A, 0, "PFPP");
     assert_eq!(scene.told(), ["1 fault>recovering rise_in_a_row"]);
-    let until = scene.view(A).hold_down_until.expect("it waits");
+    let until = scene.view(A).hold_down_until().expect("it waits");
     assert_eq!(until.since(scene.now), Span::from_secs(30));
     assert_eq!((scene.plan(A).blocked, scene.slots(A)), (true, 0));
     scene.wait(Span::from_secs(29));
@@ -250,7 +256,7 @@ fn a_failure_in_the_hold_down_is_a_fault_again_and_lengthens_it() {
         ]
     );
     scene.rounds(A, 0, "PP");
-    assert_eq!(scene.view(A).hold_down_until.map(|until| until.since(scene.now)), Some(Span::from_secs(60)));
+    assert_eq!(scene.view(A).hold_down_until().map(|until| until.since(scene.now)), Some(Span::from_secs(60)));
 }
 
 /// A local shortage is never evidence, and silence never failure.
@@ -317,7 +323,7 @@ fn a_mere_trip_leaves_no_trace() {
     scene.kernel.insert(A, KernelView::default());
     scene.tick();
     assert_eq!((scene.state(A), scene.view(A).tripped), (State::Healthy, false));
-    assert_eq!(scene.view(A).hold_down_until, None);
+    assert_eq!(scene.view(A).hold_down_until(), None);
     assert_eq!(scene.told(), Vec::<String>::new());
 }
 
@@ -977,7 +983,7 @@ fn a_short_black_hole_leaves_no_state_and_no_hold_down() {
     scene.kernel.entry(A).or_default().trip = None;
     scene.tick();
     assert_eq!(scene.state(A), State::Healthy);
-    assert!(!scene.plan(A).blocked && scene.view(A).hold_down_until.is_none());
+    assert!(!scene.plan(A).blocked && scene.view(A).hold_down_until().is_none());
     assert!(scene.step.plan.frontends[0].slots.iter().all(|slot| *slot == A), "all of it is back at once");
 }
 
@@ -1004,4 +1010,297 @@ fn a_virtual_address_is_its_pools_and_one_slot_tries_who_is_out() {
     scene.engine.reconfigure(vec![spec], scene.now);
     scene.tick();
     assert_eq!(count(&scene, OriginId::NONE), SLOTS, "an address that is nobody's leads nowhere unless it is steered");
+}
+
+/// `a` refused, was judged, and passes again, with stages of `stage_for` seconds and no clean time before them.
+fn coming_back(stages: &[u8], stage_for: u64, approval: Approval) -> Scene {
+    let mut spec = shop(&[check("port", Layer::Transport)]);
+    spec.policy.failback = Failback {
+        observe_for: Span::from_secs(5),
+        stages: stages.to_vec(),
+        stage_for: Span::from_secs(stage_for),
+        approval,
+        ..Failback::default()
+    };
+    let mut scene = Scene::new(spec);
+    scene.rounds(A, 0, "PPPPPPPPPP");
+    scene.rounds(B, 0, "PPPPPPPPPP");
+    scene.rounds(A, 0, "FFF");
+    scene.rounds(A, 0, "PP");
+    assert_eq!(scene.state(A), State::Recovering);
+    scene.told();
+    scene
+}
+
+/// Seconds with passing rounds of both origins.
+fn clean(scene: &mut Scene, seconds: u64) {
+    for _ in 0..seconds {
+        scene.rounds(A, 0, "PPPPP");
+        scene.rounds(B, 0, "PPPPP");
+    }
+}
+
+fn until_stage(scene: &mut Scene, percent: u8) {
+    for _ in 0..1000 {
+        if scene.engine.services[0].origins[0].life.phase.part() == percent {
+            return;
+        }
+        clean(scene, 1);
+    }
+    panic!("never {percent} %: {:?}", scene.view(A).way);
+}
+
+#[test]
+fn stages_give_a_growing_part_and_end_healthy() {
+    let mut scene = coming_back(&[10, 50, 100], 20, Approval::Auto);
+    let mut parts = Vec::new();
+    for _ in 0..400 {
+        clean(&mut scene, 1);
+        let slots = scene.slots(A);
+        if parts.last() != Some(&slots) {
+            parts.push(slots);
+        }
+    }
+    assert_eq!(parts, [0, 25, 126, SLOTS], "a tenth and a half of 251, exact to a slot");
+    assert_eq!(scene.state(A), State::Healthy);
+    let told = scene.told();
+    assert_eq!(
+        told,
+        ["1 stage 10", "1 stage 50", "1 stage 100", "failback 1>0 judge", "1 recovering>healthy stages_over"]
+    );
+}
+
+#[test]
+fn an_origin_in_a_stage_replaces_nobody_and_is_not_left_out() {
+    let mut scene = coming_back(&[10, 100], 20, Approval::Auto);
+    until_stage(&mut scene, 10);
+    assert!(!scene.plan(A).blocked);
+    let frontend = &scene.step.plan.frontends[0];
+    assert_eq!(frontend.armed.first(), Some(&B), "{:?}", frontend.armed);
+}
+
+#[test]
+fn a_failing_round_in_a_stage_rolls_back() {
+    let mut scene = coming_back(&[10, 50, 100], 20, Approval::Auto);
+    until_stage(&mut scene, 50);
+    scene.told();
+    scene.rounds(A, 0, "F");
+    assert_eq!((scene.state(A), scene.slots(A)), (State::Fault, 0));
+    assert_eq!(scene.told(), ["1 recovering>fault failed_in_stage"]);
+    assert!(scene.plan(A).blocked);
+    scene.rounds(A, 0, "PP");
+    let until = scene.view(A).hold_down_until().expect("it waits");
+    assert_eq!(until.since(scene.now), Span::from_secs(60), "the second fault");
+}
+
+#[test]
+fn a_trip_in_a_stage_rolls_back() {
+    let mut scene = coming_back(&[10, 100], 20, Approval::Auto);
+    until_stage(&mut scene, 10);
+    clean(&mut scene, 1);
+    scene.told();
+    let trip = TripView { streak: Streak::Connect, since: scene.now, trials_failed: 0, trials_passed: 0 };
+    scene.kernel.insert(A, KernelView { trip: Some(trip), ..KernelView::default() });
+    scene.tick();
+    assert_eq!(scene.told(), ["1 recovering>fault tripped_in_stage"]);
+}
+
+#[test]
+fn flows_that_fail_more_often_than_the_standbys_roll_back() {
+    let mut scene = coming_back(&[10, 100], 60, Approval::Auto);
+    until_stage(&mut scene, 10);
+    clean(&mut scene, 1);
+    scene.told();
+    let mut flows = |id: OriginId, tried: u64, failed: u64| {
+        let totals = scene.totals.entry(id).or_default();
+        totals.syn += tried;
+        totals.synack += tried - failed;
+        totals.refused += failed;
+    };
+    flows(B, 1000, 1);
+    flows(A, 199, 20);
+    clean(&mut scene, 1);
+    assert_eq!(scene.state(A), State::Recovering, "199 flows are too few to compare");
+    let totals = scene.totals.entry(A).or_default();
+    (totals.syn, totals.synack) = (totals.syn + 201, totals.synack + 201);
+    clean(&mut scene, 1);
+    assert_eq!(scene.told().first().map(String::as_str), Some("1 recovering>fault canary_failures"));
+}
+
+#[test]
+fn answers_that_come_later_than_the_standbys_roll_back() {
+    for (mean_ms, back) in [(9, false), (14, true)] {
+        let mut scene = coming_back(&[10, 100], 60, Approval::Auto);
+        until_stage(&mut scene, 10);
+        clean(&mut scene, 1);
+        scene.told();
+        for (id, mean_ms) in [(A, mean_ms), (B, 10)] {
+            let totals = scene.totals.entry(id).or_default();
+            (totals.request, totals.response) = (totals.request + 1000, totals.response + 1000);
+            totals.ttfb_all.samples += 1000;
+            totals.ttfb_all.total = Span(totals.ttfb_all.total.0 + Span::from_millis(mean_ms * 1000).0);
+        }
+        clean(&mut scene, 1);
+        let want = back.then_some("1 recovering>fault canary_slow");
+        assert_eq!(scene.told().first().map(String::as_str), want, "{mean_ms} ms beside 10 ms");
+    }
+}
+
+fn order(what: OrderKind, until: Option<Timestamp>) -> Order {
+    Order { origin: A, what, reason: "seen the graphs".to_owned(), by: "li.wei".to_owned(), until }
+}
+
+#[test]
+fn a_manual_failback_waits_for_its_approval_and_says_so_once() {
+    let mut scene = coming_back(&[10, 100], 10, Approval::EachStage);
+    clean(&mut scene, 100);
+    assert_eq!(scene.told(), ["1 asks 10 approval"]);
+    let end = scene.now.after(Span::from_secs(3600));
+    scene.tick_with(Vec::new(), vec![order(OrderKind::Approve, Some(end))]);
+    assert_eq!(scene.told(), ["1 Some(Approve) li.wei", "1 stage 10"]);
+    clean(&mut scene, 100);
+    assert_eq!(scene.told(), ["1 asks 100 approval"], "each stage asks anew");
+    assert_eq!(scene.slots(A), 25, "and what it has it keeps");
+    scene.tick_with(Vec::new(), vec![order(OrderKind::Abort, None)]);
+    assert_eq!(scene.told(), ["1 Some(Abort) li.wei", "1 recovering>fault operator"]);
+    assert_eq!(scene.slots(A), 0);
+}
+
+#[test]
+fn a_hold_stays_until_an_approval() {
+    let mut scene = coming_back(&[10, 100], 10, Approval::Auto);
+    until_stage(&mut scene, 10);
+    scene.told();
+    scene.tick_with(Vec::new(), vec![order(OrderKind::Hold, None)]);
+    clean(&mut scene, 100);
+    assert_eq!(scene.told(), ["1 Some(Hold) li.wei", "1 asks 100 hold"]);
+    assert_eq!(scene.slots(A), 25);
+    scene.tick_with(Vec::new(), vec![order(OrderKind::Approve, None)]);
+    assert_eq!(scene.told(), ["1 Some(Approve) li.wei", "1 stage 100", "failback 1>0 judge"]);
+}
+
+#[test]
+fn an_approval_that_ran_out_lets_nothing_begin() {
+    let mut scene = coming_back(&[100], 10, Approval::FirstStage);
+    let end = scene.now.after(Span::from_secs(2));
+    scene.tick_with(Vec::new(), vec![order(OrderKind::Approve, Some(end))]);
+    assert!(scene.view(A).approval.is_some());
+    clean(&mut scene, 100);
+    assert!(scene.view(A).approval.is_none());
+    assert_eq!(scene.state(A), State::Recovering);
+    assert_eq!(scene.told(), ["1 Some(Approve) li.wei", "1 asks 100 approval"]);
+}
+
+#[test]
+fn nothing_comes_back_while_the_window_of_the_day_is_closed() {
+    let mut scene = coming_back(&[100], 10, Approval::Auto);
+    scene.closed = vec![ServiceId(1)];
+    clean(&mut scene, 100);
+    assert_eq!((scene.told(), scene.slots(A)), (vec!["1 asks 100 window".to_owned()], 0));
+    scene.closed.clear();
+    clean(&mut scene, 1);
+    assert_eq!(scene.told(), ["1 stage 100", "failback 1>0 judge"]);
+}
+
+#[test]
+fn an_origin_without_another_beside_it_has_no_stages() {
+    let mut spec = shop(&[check("port", Layer::Transport)]);
+    spec.policy.failback = Failback::default();
+    spec.origins.truncate(1);
+    let mut scene = Scene::new(spec);
+    scene.rounds(A, 0, "PPPPPPPPPP");
+    scene.rounds(A, 0, "FFF");
+    scene.rounds(A, 0, "PP");
+    for _ in 0..40 {
+        scene.rounds(A, 0, "PPPPPPPPPP");
+    }
+    assert_eq!(scene.state(A), State::Healthy, "nobody else has its flows");
+}
+
+#[test]
+fn a_stage_lasts_until_its_verify_checks_have_passed() {
+    let mut spec =
+        shop(&[check("port", Layer::Transport), CheckSpec { verify: true, ..check("pay", Layer::Application) }]);
+    let stages = [10, 100].to_vec();
+    spec.policy.failback =
+        Failback { observe_for: Span::ZERO, stages, stage_for: Span::from_secs(5), ..Failback::default() };
+    let mut scene = Scene::new(spec);
+    scene.rounds(A, 0, "PPPPPPPPPP");
+    scene.rounds(B, 0, "PPPPPPPPPP");
+    scene.rounds(A, 0, "FFFPP");
+    until_stage(&mut scene, 10);
+    clean(&mut scene, 60);
+    scene.told();
+    assert_eq!(scene.slots(A), 25, "nothing has verified it");
+    scene.rounds(A, 1, "P");
+    clean(&mut scene, 1);
+    assert_eq!(scene.told(), ["1 stage 100", "failback 1>0 judge"]);
+    scene.rounds(A, 1, "F");
+    assert_eq!(scene.told().first().map(String::as_str), Some("1 recovering>fault failed_in_stage"));
+}
+
+#[test]
+fn what_serves_is_neither_approved_nor_aborted() {
+    let mut scene = port();
+    scene.tick_with(Vec::new(), vec![order(OrderKind::Approve, None), order(OrderKind::Abort, None)]);
+    assert_eq!(scene.told(), Vec::<String>::new());
+    assert_eq!(scene.state(A), State::Healthy);
+}
+
+/// The scene goes on with another engine, which knows what the first one remembered.
+fn restart(scene: &mut Scene) {
+    let memories = scene.engine.remember();
+    let specs: Vec<ServiceSpec> = scene.engine.services.iter().map(|service| service.spec.clone()).collect();
+    scene.engine = Engine::new(specs, scene.now);
+    scene.engine.recall(memories, scene.now);
+}
+
+#[test]
+fn a_restart_in_a_stage_goes_on_where_it_was() {
+    let mut scene = coming_back(&[10, 50, 100], 20, Approval::Auto);
+    until_stage(&mut scene, 50);
+    clean(&mut scene, 15);
+    scene.told();
+    restart(&mut scene);
+    clean(&mut scene, 1);
+    assert_eq!((scene.state(A), scene.slots(A)), (State::Recovering, 126), "the same part at once");
+    clean(&mut scene, 10);
+    assert!(scene.told().contains(&"1 stage 100".to_owned()), "and no longer than it would have taken");
+}
+
+#[test]
+fn a_restart_forgets_neither_orders_nor_faults() {
+    let mut scene = coming_back(&[100], 10, Approval::FirstStage);
+    clean(&mut scene, 60);
+    scene.tick_with(Vec::new(), vec![order(OrderKind::Hold, None)]);
+    let drain = Order { origin: B, ..order(OrderKind::Drain, None) };
+    scene.tick_with(Vec::new(), vec![drain.clone()]);
+    restart(&mut scene);
+    scene.told();
+    clean(&mut scene, 20);
+    assert_eq!((scene.state(A), scene.state(B)), (State::Recovering, State::Maintenance));
+    assert_eq!(scene.view(B).order.as_ref(), Some(&drain));
+    assert_eq!(scene.view(A).waits, Some(Waits::Hold));
+    assert!(scene.view(A).reasons.iter().any(|reason| reason.starts_with("port 0/3")), "{:?}", scene.view(A).reasons);
+    scene.rounds(A, 0, "F");
+    scene.rounds(A, 0, "PP");
+    let until = scene.view(A).hold_down_until().expect("it waits");
+    assert_eq!(until.since(scene.now), Span::from_secs(60), "the second fault");
+}
+
+#[test]
+fn what_was_healthy_is_judged_anew_and_an_order_that_ran_out_is_over() {
+    let mut scene = port();
+    assert_eq!(scene.engine.remember(), [], "nothing to remember");
+    let until = Some(scene.now.after(Span::from_secs(30)));
+    scene.tick_with(Vec::new(), vec![order(OrderKind::Drain, until)]);
+    let mut memories = scene.engine.remember();
+    for memory in &mut memories {
+        memory.order = None;
+    }
+    let specs: Vec<ServiceSpec> = scene.engine.services.iter().map(|service| service.spec.clone()).collect();
+    scene.engine = Engine::new(specs, scene.now);
+    scene.engine.recall(memories, scene.now);
+    clean(&mut scene, 2);
+    assert_eq!(scene.state(A), State::Healthy);
 }

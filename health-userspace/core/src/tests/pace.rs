@@ -104,6 +104,13 @@ fn a_verify_check_decides_at_the_return_and_is_forgotten_after_it() {
     scene.rounds(0, "PPP");
     scene.rounds(0, "FFF");
     scene.rounds(0, "PP");
+    assert_eq!((scene.state(), scene.pace()), (State::Recovering, Pace::Usual), "not before the first stage");
+    for _ in 0..10_000 {
+        if scene.pace() == Pace::Returning {
+            break;
+        }
+        scene.rounds(0, "P");
+    }
     assert_eq!((scene.state(), scene.pace()), (State::Recovering, Pace::Returning));
     scene.rounds(1, "F");
     assert_eq!(scene.state(), State::Fault);

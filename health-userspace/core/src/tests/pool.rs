@@ -5,13 +5,13 @@ fn member(id: u16, tier: u8, weight: u16, standing: Standing) -> Member {
     let factor = match standing {
         Standing::Proved | Standing::Unproved => 100,
         Standing::Degraded => 50,
-        Standing::HighRisk => 10,
+        Standing::HighRisk | Standing::Staged => 10,
         Standing::Waiting | Standing::Out | Standing::Never => 0,
     };
     Member { id: OriginId(id), tier, weight, factor, standing }
 }
 
-/// U healthy, N unknown, G degraded, H high risk, R recovering, D fault, M maintenance; one tier a word.
+/// U healthy, N unknown, G degraded, H high risk, S in a stage of 10 %, R recovering, D fault, M maintenance; one tier a word.
 fn pool_with(words: &str, limits: Limits) -> Pool {
     let mut members = Vec::new();
     for (word, tier) in words.split(' ').zip(0_u8..) {
@@ -21,6 +21,7 @@ fn pool_with(words: &str, limits: Limits) -> Pool {
                 'N' => Standing::Unproved,
                 'G' => Standing::Degraded,
                 'H' => Standing::HighRisk,
+                'S' => Standing::Staged,
                 'R' => Standing::Waiting,
                 'D' => Standing::Out,
                 'M' => Standing::Never,
@@ -101,6 +102,10 @@ fn p14_tiers() {
         // After a restart nothing is known, and nothing moves.
         (Limits::default(), "NNNNN NN", 100),
         (Limits::default(), "NNNNN UU", 100),
+        // A stage is exactly its part.
+        (Limits::default(), "SSSSS UU", 10),
+        (Limits::default(), "SDDDD UU", 2),
+        (Limits::default(), "UUUSS UU", 90),
         // Nobody below: the tier keeps everything.
         (Limits::default(), "UDDDD DD", 100),
     ] {

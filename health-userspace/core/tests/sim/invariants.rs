@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 /// Longest time that a dead origin may go unjudged: `fall` rounds of the slower check that each time out, and more.
 const JUDGED_WITHIN: Span = Span::from_secs(12);
 
-/// Longest time that a repaired origin may wait: `rise` rounds, the longest hold-down, and a window for rates.
-const BACK_WITHIN: Span = Span::from_secs(50);
+/// Longest time that a repaired origin may wait: `rise` rounds, the longest hold-down, a clean time and stages, and a window
+/// for rates.
+const BACK_WITHIN: Span = Span::from_secs(61);
 
 /// Readings of the kernel are lost now and then, never for so long.
 const TOLD_WITHIN: Span = Span::from_secs(2);
@@ -112,6 +113,10 @@ impl Service<'_> {
         !matches!(state, State::Fault | State::Recovering | State::Maintenance) && self.host(id).spec.weight > 0
     }
 
+    fn is_staged(&self, id: OriginId) -> bool {
+        self.view(id).part() > 0
+    }
+
     fn plan_is_whole(&self) {
         for (plan, spec) in self.frontends() {
             assert_eq!(plan.slots.len(), SLOTS, "{}", self.at());
@@ -142,11 +147,14 @@ impl Service<'_> {
                 }
                 let slots = plan.slots.iter().filter(|id| *id == slot).count();
                 let tried = spec.own.is_none() && self.plan(*slot).trials && slots == 1;
-                assert!(!any || tried || self.is_usable(*slot), "{}: {slot:?} passes over a usable one", self.at());
+                let taken = tried || self.is_usable(*slot) || self.is_staged(*slot);
+                assert!(!any || taken, "{}: {slot:?} passes over a usable one", self.at());
                 let never = self.view(*slot).state == State::Maintenance || self.host(*slot).spec.weight == 0;
                 assert!(unsteered || !never, "{}: {slot:?} is drained or takes nothing", self.at());
             }
-            assert!(plan.armed.iter().all(|id| self.is_usable(*id)), "{}", self.at());
+            // Its own address falls back on an origin in a stage, after all others.
+            let last = |id: &OriginId| spec.own == Some(*id) && self.is_staged(*id);
+            assert!(plan.armed.iter().all(|id| self.is_usable(*id) || last(id)), "{}", self.at());
         }
     }
 
@@ -154,14 +162,14 @@ impl Service<'_> {
         let mut shares = 0;
         for view in self.views() {
             let plan = self.plan(view.id);
-            let out = matches!(view.state, State::Fault | State::Recovering | State::Maintenance);
+            let out = matches!(view.state, State::Fault | State::Recovering | State::Maintenance) && view.part() == 0;
             assert_eq!(plan.blocked, out && self.spec.mode == Mode::Enforce, "{}: {view:?}", self.at());
             assert!(!plan.trials || plan.blocked, "{}", self.at());
             let runs_out = matches!(plan.lease, Lease::Trips(at) | Lease::Ends(at) if at <= self.world.now);
             assert!(!runs_out, "{}: a lease was not renewed: {plan:?}", self.at());
             assert!(plan.blocked || plan.lease == Lease::Stays, "{}: {plan:?}", self.at());
             assert!(plan.clear_trip.is_none_or(|at| at <= self.world.now), "{}", self.at());
-            assert_eq!(view.hold_down_until.is_some(), view.state == State::Recovering, "{}", self.at());
+            assert_eq!(view.way.is_some(), view.state == State::Recovering, "{}", self.at());
             let in_slots = self.frontends().iter().any(|(plan, _)| plan.slots.contains(&view.id));
             assert!(in_slots || view.share_bp == 0, "{}: a share without a slot: {view:?}", self.at());
             shares += view.share_bp;

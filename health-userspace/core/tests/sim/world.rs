@@ -11,7 +11,7 @@ use health_core::{
         Balance, CheckResult, CheckSpec, Family, FrontendId, FrontendSpec, Layer, LocalReason, Mode, OriginId,
         OriginSpec, Outcome, Reason, ServiceId, ServiceSpec,
     },
-    policy::{HoldDown, Policy},
+    policy::{Failback, HoldDown, Policy},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -171,7 +171,14 @@ fn service(place: usize, dice: &mut Dice, next: &mut u16) -> ServiceSpec {
         _ => vec![port, page],
     };
     let hold_down = HoldDown { base: Span::from_secs(2), max: Span::from_secs(8) };
-    let policy = Policy { hold_down, passive: dice.percent(85), ..Policy::default() };
+    let stages = Failback {
+        observe_for: Span::from_secs(2),
+        stages: vec![10, 50, 100],
+        stage_for: Span::from_secs(3),
+        ..Failback::default()
+    };
+    let failback = if dice.percent(50) { stages } else { Failback::at_once() };
+    let policy = Policy { hold_down, failback, passive: dice.percent(85), ..Policy::default() };
     let mode = if dice.percent(90) { Mode::Enforce } else { Mode::Observe };
     let id = ServiceId(u16::try_from(place).expect("small"));
     let balance = if dice.percent(50) { Balance::Maglev } else { Balance::Weighted };
@@ -235,6 +242,7 @@ impl World {
             weights: Vec::new(),
             orders,
             neighbours: self.neighbours(),
+            closed: Vec::new(),
             in_sync: !self.writes_fail,
         };
         if self.weather == Weather::Stormy && self.dice.percent(3) {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     cli::outside::Look,
-    report::{HookReport, OriginReport, ServiceReport, StatusReport},
+    report::{FailbackReport, HookReport, OriginReport, ServiceReport, StatusReport},
 };
 use health_core::model::State;
 use std::fmt::Write;
@@ -144,6 +144,13 @@ fn service(weight: Weight, service: &ServiceReport, look: &Look) -> String {
     if let Some(why) = worst(service) {
         head.extend(["   ", &why]);
     }
+    let waits = |origin: &&OriginReport| {
+        origin.failback.as_ref().is_some_and(|failback| failback.waits_for.as_deref() == Some("approval"))
+    };
+    if let Some(failback) = service.origins.iter().find(waits).and_then(|origin| origin.failback.as_ref()) {
+        let waited = failback.waits_ms.map(span).unwrap_or_default();
+        head.push_str(&format!("   APPROVAL WAITING {waited}  ->  sluice failback {} approve", service.name));
+    }
     let mut table = Table::new(
         "   ",
         &[
@@ -229,6 +236,18 @@ fn row(origin: &OriginReport) -> [String; 10] {
     ]
 }
 
+/// How far on its way back it is, and what comes next.
+fn way_back(failback: &FailbackReport) -> String {
+    let left = failback.left_ms.map_or_else(String::new, |millis| format!(", {} left", span(millis)));
+    let waited = failback.waits_ms.map(span).unwrap_or_default();
+    match (failback.step.as_str(), failback.waits_for.as_deref()) {
+        ("observe", _) => format!("clean so far{left}, then stages"),
+        ("stage", _) => format!("stage of {}%{left}", failback.percent),
+        (_, Some(waits)) => format!("has {}%, waits for {waits} ({waited})", failback.percent),
+        (_, None) => format!("has {}%", failback.percent),
+    }
+}
+
 /// A share that is there never looks like none.
 fn share(percent: f64) -> String {
     if percent > 0.0 && percent < 0.5 { "<1%".to_owned() } else { format!("{percent:.0}%") }
@@ -252,8 +271,8 @@ fn why(origin: &OriginReport) -> String {
     if let Some(millis) = origin.hold_down_ms {
         parts.push(format!("hold-down ends in {}", span(millis)));
     }
-    if let Some(stage) = &origin.stage {
-        parts.push(format!("stage {stage}"));
+    if let Some(failback) = &origin.failback {
+        parts.push(way_back(failback));
     }
     if parts.is_empty() {
         let waits = origin.state == Some(State::Healthy) && origin.share_percent == Some(0.0);

@@ -1,0 +1,138 @@
+//! The judgement of one moment, and the step that follows.
+
+use super::{Around, Event, Origin, Place};
+use crate::{
+    engine::{OrderKind, Waits},
+    lifecycle::{self, Gate, Input, Phase, Way},
+    model::State,
+    policy::{Approval, Policy},
+    time::Timestamp,
+    verdict::{self, Facts},
+};
+use alloc::vec::Vec;
+
+impl Origin {
+    /// Judges, and takes the step that follows.
+    pub(crate) fn judge(&mut self, around: Around<'_>, now: Timestamp, policy: &Policy, events: &mut Vec<Event>) {
+        self.connect.advance(now);
+        self.request.advance(now);
+        for check in &mut self.checks {
+            check.advance(now);
+        }
+        let serves = self.serves();
+        if serves && self.may_clear_trip(now, policy) {
+            self.trip.clear_by_checks(now);
+            self.clear_traffic();
+            events.push(Event::Trip { confirmed: false, rule: "rise_in_a_row" });
+        }
+        let last_seen = self.last_seen();
+        let neighbour = self.neighbour(around.covered, policy);
+        let mut facts = Facts {
+            connect: &mut self.connect,
+            request: &mut self.request,
+            checks: &self.checks,
+            specs: around.specs,
+            traffic_judges: policy.passive && self.trip.trip().is_none(),
+            last_seen,
+            neighbour,
+        };
+        self.verdict = verdict::judge(&mut facts, policy);
+        let holds_back = self.holds_back(now, policy);
+        let mut input = self.input(around.worse, now, policy);
+        // A tripped origin gets nothing new anyway: until it is known whether the trip lasts, it stays what it was.
+        if (holds_back || self.trip.trip().is_some()) && matches!(input, Input::Judged { .. }) {
+            input = Input::Silence;
+        }
+        let tripped = self.trip.trip().is_some();
+        let before = self.life.phase;
+        let decision = self.step(input, around.place, now, policy);
+        events.extend(self.told_of_way(before, policy));
+        if let (Some(decision), true, true, Input::Failing { rule, .. }) = (decision, serves, tripped, input)
+            && decision.to == State::Fault
+        {
+            events.push(Event::Trip { confirmed: true, rule });
+        }
+        events.extend(decision.map(Event::State));
+    }
+
+    /// Steps, and does what belongs to the new phase.
+    pub(super) fn step(
+        &mut self,
+        input: Input,
+        place: Place,
+        now: Timestamp,
+        policy: &Policy,
+    ) -> Option<lifecycle::Decision> {
+        let before = self.life.phase;
+        self.word.take_if(|word| word.until.is_some_and(|until| until <= now));
+        let gate = Gate { bars: self.bars(place), alone: place.alone, verified: self.is_verified() };
+        let (life, decision) = lifecycle::step(self.life, input, gate, now, policy);
+        self.life = life;
+        let asks = matches!(life.phase, Phase::Recovering { way: Way::Asks { .. }, .. });
+        self.waits = gate.bars.filter(|_| asks);
+        if life.phase == before {
+            return decision;
+        }
+        match life.phase {
+            Phase::Fault { .. } => {
+                self.forget_verify(now);
+                if matches!(input, Input::Failing { .. } | Input::Relapse { .. }) {
+                    (self.why, self.location) = self.findings();
+                }
+                self.set_marks(now);
+                self.clear_traffic();
+                self.trial_passed = false;
+                self.word = None;
+            }
+            Phase::Recovering { way, .. } => self.go_on(before, way, now, policy),
+            Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk => {
+                if matches!(before, Phase::Recovering { .. }) {
+                    self.word = None;
+                    self.why.clear();
+                    self.location = None;
+                }
+                if matches!(before, Phase::Recovering { .. }) && before.part() == 0 {
+                    self.clear_traffic();
+                    self.trip.clear(now);
+                }
+            }
+            Phase::Maintenance { .. } | Phase::Failed { .. } => {}
+        }
+        decision
+    }
+
+    /// What bars the next stage.
+    fn bars(&self, place: Place) -> Option<Waits> {
+        match self.word.as_ref().map(|word| word.what) {
+            Some(OrderKind::Hold) => Some(Waits::Hold),
+            _ if !place.open => Some(Waits::Window),
+            Some(OrderKind::Approve) => None,
+            None | Some(OrderKind::Drain | OrderKind::Fail | OrderKind::Clear | OrderKind::Abort) => {
+                Some(Waits::Approval)
+            }
+        }
+    }
+
+    /// The origin is a step further on its way back.
+    fn go_on(&mut self, before: Phase, way: Way, now: Timestamp, policy: &Policy) {
+        if !matches!(before, Phase::Recovering { .. }) {
+            self.clear_traffic();
+            for check in &mut self.checks {
+                check.clear();
+            }
+        }
+        let Way::Stage { stage, .. } = way else { return };
+        if before.stage() == Some(stage) {
+            return;
+        }
+        // What is judged in a stage is its own traffic, and its own `verify` rounds.
+        self.clear_traffic();
+        self.forget_verify(now);
+        if before.part() == 0 {
+            self.trip.clear(now);
+        }
+        if policy.failback.approval == Approval::EachStage {
+            self.word = None;
+        }
+    }
+}
