@@ -9,6 +9,7 @@
 //! | `detach` | the way out: drain, then remove programs and pins |
 //! | `events` | kernel events and decisions as lines for `sluice events` |
 //! | `house` | what happens by itself: interfaces, routes, neighbours, handovers |
+//! | `memory` | what outlives the daemon |
 //! | `orders` | what operators want of origins and of their way back |
 //! | `learn` | percentiles of the recent past, from the kernel's histograms |
 //! | `names` | origins by name |
@@ -22,6 +23,7 @@ mod detach;
 mod events;
 mod house;
 mod learn;
+mod memory;
 mod names;
 mod orders;
 mod publish;
@@ -114,6 +116,9 @@ struct Daemon {
     trouble: (Timestamp, u64),
     /// A detach that waits for redirected flows to end.
     draining: Option<Draining>,
+    keeper: memory::Keeper,
+    /// When it was last said that the memory can't be written.
+    unkept: Timestamp,
     ticks: u64,
     lag: Duration,
 }
@@ -176,6 +181,7 @@ impl Daemon {
                     }
                     Asked::Stop => {
                         self.stop_draining().await;
+                        self.keep_last().await;
                         return Ok(End::Stopped);
                     }
                 },
@@ -207,6 +213,7 @@ impl Daemon {
         }
         let moved = !step.decisions.is_empty();
         self.last = Some(step);
+        self.keep(now);
         self.publish(now, moved);
         self.heartbeat.tick();
     }

@@ -18,7 +18,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
-use super::{Daemon, End, house::House, learn, names::Names, publish, routes::Ways};
+use super::{Daemon, End, house::House, learn, memory, names::Names, publish, routes::Ways};
 use crate::{
     cli::RunOptions,
     config::{self, Config, ConfigErrors},
@@ -147,10 +147,13 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         tallies: publish::Tallies::started(),
         trouble: (Timestamp::NEVER, 0),
         draining: None,
+        keeper: memory::Keeper::new(&config.node.state_dir),
+        unkept: Timestamp::NEVER,
         ticks: 0,
         lag: Duration::ZERO,
         config,
     };
+    daemon.recall();
     // The first plan is written before the first program is attached, so that none steers by an empty table.
     daemon.tick();
     daemon.attach_first()?;
