@@ -117,8 +117,6 @@ struct Daemon {
     /// A detach that waits for redirected flows to end.
     draining: Option<Draining>,
     keeper: memory::Keeper,
-    /// When it was last said that the memory can't be written.
-    unkept: Timestamp,
     ticks: u64,
     lag: Duration,
 }

@@ -3,11 +3,13 @@
 //! A field that only the daemon knows is an `Option`: `null` means "not known here", never "zero". Fields beyond those
 //! that design.md names are additions; none of the named ones is missing or means something else.
 
+mod failback;
 mod flows;
 mod handover;
 mod probe;
 mod view;
 
+pub use failback::FailbackReport;
 pub use flows::{FlowEntry, FlowsReport, OriginName};
 pub use handover::HandoverReport;
 pub use probe::{ProbeCheck, ProbeOrigin, ProbeReport, ProbeStep};
@@ -136,23 +138,6 @@ pub struct OriginReport {
     /// The operator's order in force.
     #[serde(default, rename = "override")]
     pub order: Option<OrderReport>,
-}
-
-/// The way back of an origin that was in fault.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailbackReport {
-    /// `observe`, `stage`, or `waits` where the next stage may not begin.
-    pub step: String,
-    /// The part of its weight that it has. Unit: percent.
-    pub percent: u8,
-    /// What is left of the step. Unit: ms.
-    pub left_ms: Option<u64>,
-    /// What the next stage waits for: `approval`, `window` or `hold`.
-    pub waits_for: Option<String>,
-    /// How long it has waited. Unit: ms.
-    pub waits_ms: Option<u64>,
-    /// Who has approved.
-    pub approved_by: Option<String>,
 }
 
 /// A trip in force.

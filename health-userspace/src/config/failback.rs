@@ -21,7 +21,7 @@ pub(super) fn failback(section: &Section<'_>, base: &Failback) -> Failback {
         stage_for: section.time("stage_for", Span::ZERO, WEEK).unwrap_or(base.stage_for),
         approval: approval(section, base.approval),
         approval_expires: section.time("approval_expires", Span::from_secs(60), WEEK).unwrap_or(base.approval_expires),
-        window: window(section).unwrap_or_else(|| base.window.clone()),
+        window: window(section, base.window.as_ref()),
         canary: canary(&section.table("canary"), base.canary),
     }
 }
@@ -60,14 +60,14 @@ fn approval(section: &Section<'_>, base: Approval) -> Approval {
     }
 }
 
-fn window(section: &Section<'_>) -> Option<Option<DayWindow>> {
-    let text = section.text("window", "02:00-05:00 Asia/Shanghai")?;
+fn window(section: &Section<'_>, base: Option<&DayWindow>) -> Option<DayWindow> {
+    let Some(text) = section.text("window", "02:00-05:00 Asia/Shanghai") else { return base.cloned() };
     if text.value.is_empty() {
         // Taken back from what the defaults say.
-        return Some(None);
+        return None;
     }
     match day_window(text.value) {
-        Ok(window) => Some(Some(window)),
+        Ok(window) => Some(window),
         Err(reason) => {
             section.error(
                 "window",

@@ -5,11 +5,13 @@
 //! Whoever may open the socket may order; who did is taken from the peer's credentials, never from the request.
 
 pub mod client;
+pub mod command;
 pub mod events;
 pub mod protocol;
 pub mod server;
 
 pub use client::{Client, ClientError};
+pub use command::{Command, OriginOrder};
 pub use events::EventLog;
 pub use protocol::{Answer, Ask, FailbackKind, OrderKind, Outcome, OutcomeCode, Reply, Request};
-pub use server::{Command, ControlError, Handle, Listener, OriginOrder, Published, serve};
+pub use server::{ControlError, Handle, Listener, Published, serve};

@@ -148,7 +148,6 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         trouble: (Timestamp::NEVER, 0),
         draining: None,
         keeper: memory::Keeper::new(&config.node.state_dir),
-        unkept: Timestamp::NEVER,
         ticks: 0,
         lag: Duration::ZERO,
         config,

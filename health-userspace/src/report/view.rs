@@ -3,7 +3,6 @@
 use super::{FailbackReport, OrderReport, OriginReport, ServiceReport};
 use health_core::{
     engine::{Order, OrderKind, OriginView, ServiceView},
-    lifecycle::Way,
     model::{Layer, Location, OriginSpec, ServiceSpec},
     time::Timestamp,
 };
@@ -60,28 +59,6 @@ impl OriginReport {
     }
 }
 
-impl FailbackReport {
-    /// How far on its way back an origin is, behind its hold-down.
-    #[must_use]
-    pub fn from_view(view: &OriginView, now: Timestamp) -> Option<Self> {
-        let left = |until: Timestamp| Some(until.since(now).as_millis());
-        let (step, percent, left_ms, waits_ms) = match view.way? {
-            Way::Hold { .. } => return None,
-            Way::Observe { until } => ("observe", 0, left(until), None),
-            Way::Asks { percent, since, .. } => ("waits", percent, None, Some(now.since(since).as_millis())),
-            Way::Stage { percent, until, .. } => ("stage", percent, left(until), None),
-        };
-        Some(Self {
-            step: step.to_owned(),
-            percent,
-            left_ms,
-            waits_for: view.waits.map(|waits| waits.name().to_owned()),
-            waits_ms,
-            approved_by: view.approval.as_ref().map(|approval| approval.by.clone()),
-        })
-    }
-}
-
 impl OrderReport {
     /// An order in force; a clearing is none.
     #[must_use]
@@ -104,6 +81,7 @@ impl OrderReport {
 mod tests {
     use super::*;
     use health_core::{
+        lifecycle::Way,
         model::{OriginId, State},
         time::Span,
     };

@@ -149,7 +149,7 @@ fn service(weight: Weight, service: &ServiceReport, look: &Look) -> String {
     };
     if let Some(failback) = service.origins.iter().find(waits).and_then(|origin| origin.failback.as_ref()) {
         let waited = failback.waits_ms.map(span).unwrap_or_default();
-        head.push_str(&format!("   APPROVAL WAITING {waited}  ->  sluice failback {} approve", service.name));
+        head.extend(["   APPROVAL WAITING ", &waited, "  ->  sluice failback ", &service.name, " approve"]);
     }
     let mut table = Table::new(
         "   ",

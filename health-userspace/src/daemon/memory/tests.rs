@@ -1,4 +1,9 @@
 use super::*;
+use health_core::{
+    engine::{Order, OrderKind},
+    lifecycle::{Cause, CauseBy, Faults, Lifecycle, Phase, Then, Way},
+    model::{Layer, Location, OriginId},
+};
 
 const A: OriginId = OriginId(3);
 
