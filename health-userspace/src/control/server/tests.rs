@@ -1,4 +1,4 @@
-use super::*;
+use super::{super::protocol::OrderKind, *};
 use crate::{control::client::Client, report::EventLine};
 use std::{io::Write as _, os::unix::net::UnixStream as Blocking};
 
