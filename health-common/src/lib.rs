@@ -41,6 +41,10 @@ pub const NONE: u16 = u16::MAX;
 /// node; it must not be used by the node's other rules.
 pub const SECOND_PASS_MARK: u32 = 0x0800_0000;
 
+/// The same word in the packet's control block (`__sk_buff.cb[0]`), which stays while a hook's programs run one after the
+/// other: of several versions' programs the first takes the mark off, and the others must know, too.
+pub const SECOND_PASS_CB: u32 = 0x51c3_0002;
+
 /// Lets the loader copy the map types as bytes.
 #[cfg(feature = "user")]
 mod pod {

@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::debug;
 use health_common::{
-    SECOND_PASS_MARK,
+    SECOND_PASS_CB, SECOND_PASS_MARK,
     map::Count,
     net::{Be16, Endpoint, FlowKey, FlowKey4, FlowKey6},
 };
@@ -175,8 +175,12 @@ pub fn redirect(ctx: &TcContext, l3: u16, ifindex: u32) -> i32 {
 /// Marks a packet as one that egress has not to look at.
 #[inline(always)]
 pub fn mark(ctx: &TcContext) {
-    // SAFETY: the context is a live `__sk_buff`.
-    let mark = unsafe { (*ctx.as_ptr().cast::<__sk_buff>()).mark };
+    let skb = ctx.as_ptr().cast::<__sk_buff>();
+    // SAFETY: the context is a live `__sk_buff`, and its control block is a program's to use.
+    let mark = unsafe {
+        (*skb).cb[0] = SECOND_PASS_CB;
+        (*skb).mark
+    };
     ctx.skb.set_mark(mark | SECOND_PASS_MARK);
 }
 

@@ -6,7 +6,7 @@ use aya_ebpf::{
     helpers::generated::{bpf_get_socket_uid, bpf_skb_ancestor_cgroup_id},
     programs::TcContext,
 };
-use health_common::{SECOND_PASS_MARK, map::BypassKey};
+use health_common::{SECOND_PASS_CB, SECOND_PASS_MARK, map::BypassKey};
 
 use crate::maps;
 
@@ -41,12 +41,16 @@ pub const ERROR_NOTED: i32 = 0x107;
 /// Likewise: nobody has room for the noted SYN; on to [`crate::build`].
 pub const FULL_NOTED: i32 = 0x109;
 
-/// The mark of a packet on its second pass is taken off; whether it was there.
+/// The mark of a packet on its second pass is taken off; whether it was there, for this program or one before it.
 #[inline(always)]
 pub fn is_second_pass(ctx: &TcContext) -> bool {
     let mark = mark(ctx);
-    if mark & SECOND_PASS_MARK == 0 {
-        return false;
+    // SAFETY: the context is a live `__sk_buff`, and its control block is a program's to use.
+    unsafe {
+        if mark & SECOND_PASS_MARK == 0 {
+            return (*skb(ctx)).cb[0] == SECOND_PASS_CB;
+        }
+        (*skb(ctx)).cb[0] = SECOND_PASS_CB;
     }
     ctx.skb.set_mark(mark & !SECOND_PASS_MARK);
     true

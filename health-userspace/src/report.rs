@@ -113,7 +113,7 @@ pub struct OriginReport {
     pub open: Option<u64>,
     /// Whether the kernel has tripped it.
     pub tripped: Option<bool>,
-    /// Stage of its return: `observe`, or the percentage of its weight, or `waits` before the first.
+    /// Stage of its return: `observe`, `waits`, or the percentage of its weight that it has.
     pub stage: Option<String>,
     /// Where the failure sits.
     pub location: Option<String>,
@@ -133,7 +133,6 @@ pub struct OriginReport {
     #[serde(default)]
     pub trip: Option<TripReport>,
     /// How far on its way back it is, behind its hold-down.
-    #[serde(default)]
     pub failback: Option<FailbackReport>,
     /// The operator's order in force.
     #[serde(default, rename = "override")]

@@ -150,7 +150,7 @@ fn upgrade_and_downgrade_under_load_lose_no_connection() -> Result<()> {
     let on_b =
         || Long::open(&lab, at(a)).and_then(|mut long| long.ask("at first")).is_ok_and(|who| who == [b'b'; FLOWS]);
     wait_until("new flows go to b", 20 * SECOND, on_b)?;
-    let mut long = Long::open(&lab, at(a))?;
+    let mut long = Long::open(&lab, at(a)).context("before all")?;
     long.must_be_on_b("before")?;
     let load = Load::start(&lab.node, LoadOptions::figures(a))?;
     wait_more(&load, BETWEEN)?;
@@ -167,7 +167,7 @@ fn upgrade_and_downgrade_under_load_lose_no_connection() -> Result<()> {
     assert!(home(&daemon, older).exists(), "its flows live");
     assert_eq!(daemon.maps()?.handovers, [serde_json::json!({ "abi": older, "flows": FLOWS })]);
     // Its choices are over, and the new daemon remembers whom an operator had drained.
-    Long::open(&lab, at(a))?.must_be_on_b("new after the upgrade")?;
+    Long::open(&lab, at(a)).context("new after the upgrade")?.must_be_on_b("new after the upgrade")?;
     daemon.cli(&["origin", "clear", "long/a"])?.success()?;
     let on_a =
         || Long::open(&lab, at(a)).and_then(|mut long| long.ask("cleared")).is_ok_and(|who| who == [b'a'; FLOWS]);
@@ -176,7 +176,7 @@ fn upgrade_and_downgrade_under_load_lose_no_connection() -> Result<()> {
     // And on, with flows of both: what is left now has a greater number, as after a downgrade.
     daemon.cli(&["origin", "drain", "long/a", "--reason", "test", "--for", "10m"])?.success()?;
     wait_until("new flows go to b", 20 * SECOND, on_b)?;
-    let mut later = Long::open(&lab, at(a))?;
+    let mut later = Long::open(&lab, at(a)).context("before the downgrade")?;
     later.must_be_on_b("before the downgrade")?;
     let newer = own + 1;
     leave_as(&mut daemon, own, newer)?;
@@ -184,7 +184,7 @@ fn upgrade_and_downgrade_under_load_lose_no_connection() -> Result<()> {
     wait_more(&load, BETWEEN)?;
     long.must_be_on_b("after the downgrade")?;
     later.must_be_on_b("after the downgrade")?;
-    Long::open(&lab, at(a))?.must_be_on_b("new after the downgrade")?;
+    Long::open(&lab, at(a)).context("new after the downgrade")?.must_be_on_b("new after the downgrade")?;
 
     // The programs of each go with their last flow.
     drop(long);
