@@ -9,7 +9,7 @@ mod handover;
 mod probe;
 mod view;
 
-pub use failback::FailbackReport;
+pub use failback::{FailbackReport, OrderReport};
 pub use flows::{FlowEntry, FlowsReport, OriginName};
 pub use handover::HandoverReport;
 pub use probe::{ProbeCheck, ProbeOrigin, ProbeReport, ProbeStep};
@@ -152,19 +152,6 @@ pub struct TripReport {
     pub backoff_ms: Option<u64>,
     /// Trials that failed since.
     pub trials_failed: u32,
-}
-
-/// An operator's order in force.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OrderReport {
-    /// `drain` or `fail`.
-    pub what: String,
-    /// Who ordered it.
-    pub by: String,
-    /// Why, in the operator's words; may be empty.
-    pub reason: String,
-    /// Time until it ends by itself. Unit: ms.
-    pub ends_in_ms: Option<u64>,
 }
 
 /// `sluice maps --json`.

@@ -1,8 +1,8 @@
 //! A checked configuration, written out again with every default.
 
 use super::{
-    kind::CheckKind,
     failback::window_text,
+    kind::CheckKind,
     model::{
         CapacityScope, CgroupSetting, CheckConfig, CheckPlan, Config, Detail, NodeConfig, OriginConfig, ServiceConfig,
         SigningConfig, SigningKey,

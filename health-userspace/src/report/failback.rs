@@ -1,4 +1,4 @@
-//! How far on its way back an origin is.
+//! What is to become of an origin: how far on its way back it is, and what was ordered.
 
 use health_core::{engine::OriginView, lifecycle::Way, time::Timestamp};
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,19 @@ pub struct FailbackReport {
     pub waits_ms: Option<u64>,
     /// Who has approved.
     pub approved_by: Option<String>,
+}
+
+/// An operator's order in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderReport {
+    /// `drain` or `fail`.
+    pub what: String,
+    /// Who ordered it.
+    pub by: String,
+    /// Why, in the operator's words; may be empty.
+    pub reason: String,
+    /// Time until it ends by itself. Unit: ms.
+    pub ends_in_ms: Option<u64>,
 }
 
 impl FailbackReport {
