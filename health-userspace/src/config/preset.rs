@@ -6,6 +6,9 @@ use health_core::{Span, policy::Policy};
 /// Silence that an HSM pool sits out: a fibre that flaps for half a second must not move a million transactions.
 const HSM_SILENCE: Span = Span::from_millis(700);
 
+/// How long the one stage of the way back is held.
+const HSM_STAGE: Span = Span::from_secs(30);
+
 #[derive(Clone, Copy)]
 enum Preset {
     Stateless,
@@ -22,6 +25,10 @@ pub(super) fn base(policy: &Section<'_>, defaults: &Policy) -> Policy {
             // A session belongs to the HSM that opened it.
             base.rescue = false;
             base.trip.silence_min = HSM_SILENCE;
+            // All sessions come back at once or not at all.
+            base.failback.observe_for = Span::ZERO;
+            base.failback.stages = vec![100];
+            base.failback.stage_for = HSM_STAGE;
         }
     }
     base

@@ -152,10 +152,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         lag: Duration::ZERO,
         config,
     };
-    daemon.recall();
-    // The first plan is written before the first program is attached, so that none steers by an empty table.
-    daemon.tick();
-    daemon.attach_first()?;
+    daemon.begin()?;
     // Who is answered may rely on the programs: until now, clients wait in the socket's queue.
     let control = tokio::spawn(listener.serve(handle));
     notify("READY=1");
@@ -169,6 +166,16 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     drop(control.await);
     say_end(&end);
     Ok(())
+}
+
+impl Daemon {
+    /// Goes on where the former daemon was. The first plan is written before the first program is attached, so that none
+    /// steers by an empty table.
+    fn begin(&mut self) -> Result<(), StartError> {
+        self.recall();
+        self.tick();
+        self.attach_first()
+    }
 }
 
 fn say_loaded(datapath: &Datapath) -> Result<(), StartError> {
