@@ -2,8 +2,8 @@
 //!
 //! It exports `C_GetFunctionList` alone, as many vendors' modules do. Calls go on to a real module (SoftHSM, or p11-kit's
 //! client) or to a small one of its own; rules in a file make them fail, hang, lie, crash or answer something else, from
-//! one call to the next, without reloading. `FAULT_MODULE_DIR` names the directory of that file; [`rules`] tells what may
-//! stand in it, [`place`] what the module writes beside it.
+//! one call to the next, without reloading. `FAULT_MODULE_DIR` names the directory of that file; `rules` tells what may
+//! stand in it, `place` what the module writes beside it.
 //!
 //! No randomness: where a fault strikes some of the calls, the same calls are struck in each run.
 
