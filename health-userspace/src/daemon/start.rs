@@ -174,7 +174,10 @@ impl Daemon {
     fn begin(&mut self) -> Result<(), StartError> {
         self.recall();
         self.tick();
-        self.attach_first()
+        self.attach_first()?;
+        // What is shown from now on has the hooks.
+        self.publish(probe::now(), true);
+        Ok(())
     }
 }
 
