@@ -324,9 +324,14 @@ fn hung_for(play: &Play<'_>, function: &str, word: &str) -> Result<Duration> {
     Ok(hung)
 }
 
-fn close_to(hung: Duration, deadline: Duration) -> Result<()> {
+fn not_after(hung: Duration, deadline: Duration) -> Result<()> {
     let late = if is_long() { Duration::from_millis(250) } else { seconds(1) };
     ensure!(hung <= deadline + late, "killed after {hung:?} of {deadline:?}");
+    Ok(())
+}
+
+fn close_to(hung: Duration, deadline: Duration) -> Result<()> {
+    not_after(hung, deadline)?;
     // What went before in the same step has used some of its time.
     ensure!(hung + Duration::from_millis(200) >= deadline, "killed after {hung:?} already, of {deadline:?}");
     Ok(())
@@ -365,7 +370,8 @@ fn hang_at_start(play: &Play<'_>, function: &str) -> Result<()> {
 fn pk16_finalize(play: &Play<'_>) -> Result<()> {
     // A worker that could not close is retired, which is when it finalises.
     play.a.fault.set(&["C_CloseSession rv=0x30 times=1", "C_Finalize hang times=1"])?;
-    close_to(hung_for(play, "C_Finalize", "hang")?, seconds(2))?;
+    // One deadline is for all of the end: on a busy machine what comes before this call takes a good part of it.
+    not_after(hung_for(play, "C_Finalize", "hang")?, seconds(2))?;
     play.a.fault.set(&[])?;
     play.stays_in_for("C_Sign", 2)
 }
