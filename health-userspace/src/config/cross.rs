@@ -1,6 +1,7 @@
 //! Rules that join several keys, and warnings about what is allowed and will hurt.
 
 use super::{
+    advice,
     diagnostic::Sink,
     kind::CheckKind,
     model::{Bypass, Config, OriginConfig},
@@ -21,6 +22,7 @@ pub(super) fn check(config: &Config, services: &[ReadService], sink: &Sink) {
         standbys(service, sink);
         checks(service, &config.node.bypass, sink);
     }
+    advice::give(config, services, sink);
 }
 
 fn addresses(config: &Config, services: &[ReadService], sink: &Sink) {

@@ -9,6 +9,7 @@
 //! knows no place for a rule that joins two keys, while an operator wants all mistakes of a file at once, each with line,
 //! column and cure. Nothing leaves this module unless the whole file is right.
 
+mod advice;
 mod check;
 mod cross;
 mod diagnostic;

@@ -379,6 +379,7 @@ async fn dripping() -> SocketAddr {
     address
 }
 
+/// P26: drips, silence and dropped SYNs alike end when the time of the whole round is over.
 #[tokio::test]
 async fn one_deadline_covers_every_step_and_names_the_layer() {
     let late = "timeout = \"400ms\"";

@@ -205,3 +205,50 @@ async fn a_thousand_checks_are_spread_evenly_from_the_start() {
     }
     assert!(seconds.iter().all(|count| (250..=750).contains(count)), "500 a second is the mean: {seconds:?}");
 }
+
+/// P39: a node that has used up its ports to an address says nothing about the origin there.
+#[test]
+fn a_lack_of_ports_is_no_failure_of_the_origin() {
+    // A thread of its own: the rest of the tests stay in their namespace.
+    let alone = std::thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a namespace: run as root");
+        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("ip");
+        assert!(up.success());
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40009").expect("a range of ten ports");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:80").await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let mut held = Vec::new();
+            while held.len() < 10 {
+                held.push(TcpStream::connect(address).await.expect("one of ten ports"));
+            }
+            let shortage = Outcome::Local(LocalReason::Ports);
+            assert_eq!(run(&tcp(""), address, None).await.0, shortage);
+            assert_eq!(run(&http(address, ""), address, None).await.0, shortage);
+            drop(held);
+        });
+    });
+    alone.join().expect("no panic");
+}
+
+/// P26: a round that its deadline ends is over then, and the next one keeps its time.
+#[tokio::test]
+async fn a_hung_round_ends_at_its_deadline_and_the_next_one_is_on_time() {
+    let silent = holding("").await;
+    let (mut scheduler, mut results) = scheduler();
+    let check = http(silent, "interval = \"600ms\"\ntimeout = \"400ms\"");
+    scheduler.apply(&[target(1, silent, &[check])]).expect("targets");
+    let mut rounds = Vec::new();
+    while rounds.len() < 8 {
+        rounds.push(next(&mut results).await);
+    }
+    // The medians forgive a busy machine its pauses; a timer that starts anew with each packet would be in every round.
+    let mut took: Vec<_> = rounds.iter().map(|round| round.ended.since(round.began).as_millis()).collect();
+    took.sort_unstable();
+    assert!((400..450).contains(&took[4]), "{took:?}");
+    let gap = |pair: &[CheckResult]| pair[1].began.since(pair[0].began).as_millis();
+    let mut gaps: Vec<_> = rounds[1..].windows(2).map(gap).collect();
+    gaps.sort_unstable();
+    assert!((540..710).contains(&gaps[3]), "{gaps:?}");
+}
