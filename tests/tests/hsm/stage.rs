@@ -103,7 +103,7 @@ fn try_play(scenes: &'static [Scene], customs: &'static [Custom]) -> Result<Resu
     let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.split(',').any(|one| one == name));
     for (port, scene) in ports.zip(prepared) {
         let name = scene.map_or_else(|scene| scene.name, |custom| custom.name);
-        if !is_wanted(name) {
+        if !is_wanted(name) || (wanted.is_none() && !lab::is_long() && crate::scenes::LONG.contains(&name)) {
             continue;
         }
         let (text, story) = match scene {
