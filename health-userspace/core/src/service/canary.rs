@@ -1,4 +1,4 @@
-//! The flows of an origin in a stage beside those of the origins that stood in for it.
+//! The flows of an origin on its way back beside those of the origins that stood in for it.
 
 use super::Service;
 use crate::{engine::TrafficTotals, model::OriginId, origin::Worse};
@@ -10,10 +10,10 @@ const WHOLE: u64 = 1_000_000;
 /// A difference of mean times below this is no difference: it is within what one busy moment of a node makes. Unit: ns.
 const TTFB_FLOOR_NS: u64 = 1_000_000;
 
-/// Where the counters stood when a stage began.
+/// Where the counters stood when an origin got the part of its weight that it has.
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
-    stage: u8,
+    percent: u8,
     from: BTreeMap<OriginId, Flows>,
 }
 
@@ -78,24 +78,25 @@ impl Flows {
 }
 
 impl Service {
-    /// How the flows of the origin at `place`, in a stage, are worse than those of the others of its family.
+    /// How the flows of the origin at `place`, in a stage or waiting for the next one, are worse than those of the others of its family.
     pub(super) fn compare(&mut self, place: usize) -> Option<Worse> {
         let on_5xx = self.spec.policy.trip.on_5xx;
         let own = self.origins.get(place)?;
         let (id, family) = (own.spec.id, own.spec.family);
-        let Some(stage) = own.life.phase.stage() else {
+        let percent = own.life.phase.part();
+        if percent == 0 {
             self.canaries.remove(&id);
             return None;
-        };
+        }
         let now: BTreeMap<OriginId, Flows> = self
             .origins
             .iter()
             .filter(|origin| origin.spec.family == family && (origin.spec.id == id || origin.can_stand_in()))
             .map(|origin| (origin.spec.id, origin.totals().map(|totals| Flows::of(totals, on_5xx)).unwrap_or_default()))
             .collect();
-        let watch = self.canaries.entry(id).or_insert_with(|| Watch { stage, from: now.clone() });
-        if watch.stage != stage {
-            *watch = Watch { stage, from: now.clone() };
+        let watch = self.canaries.entry(id).or_insert_with(|| Watch { percent, from: now.clone() });
+        if watch.percent != percent {
+            *watch = Watch { percent, from: now.clone() };
         }
         let gained = |one: &OriginId| {
             let begin = watch.from.get(one)?;

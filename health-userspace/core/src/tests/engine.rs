@@ -1167,6 +1167,21 @@ fn a_manual_failback_waits_for_its_approval_and_says_so_once() {
 }
 
 #[test]
+fn what_waits_with_a_part_of_the_flows_is_compared_too() {
+    let mut scene = coming_back(&[10, 100], 10, Approval::Auto);
+    until_stage(&mut scene, 10);
+    scene.tick_with(Vec::new(), vec![order(OrderKind::Hold, None)]);
+    clean(&mut scene, 60);
+    scene.told();
+    for (id, failed) in [(A, 100), (B, 1)] {
+        let totals = scene.totals.entry(id).or_default();
+        (totals.syn, totals.synack, totals.refused) = (1000, 1000 - failed, failed);
+    }
+    clean(&mut scene, 1);
+    assert_eq!(scene.told().first().map(String::as_str), Some("1 recovering>fault canary_failures"));
+}
+
+#[test]
 fn a_hold_stays_until_an_approval() {
     let mut scene = coming_back(&[10, 100], 10, Approval::Auto);
     until_stage(&mut scene, 10);
