@@ -13,11 +13,13 @@ mod memory;
 mod plan;
 mod totals;
 mod view;
+mod why;
 
 pub use memory::Memory;
 pub use plan::{FrontendPlan, Lease, OriginPlan, Plan};
 pub use totals::{Quantile, Sum, TrafficTotals};
 pub use view::{OriginView, ServiceView, Waits};
+pub use why::{Amount, Explained, Fact, Limit, LimitFrom, Of, Why};
 
 /// Places in a frontend's slot table. Prime, as Maglev tables are.
 pub const SLOTS: usize = 251;
@@ -39,6 +41,8 @@ pub struct Input {
     /// `None`: it is reachable again, or there is none any more. The newest word about an origin stands until the next; say it
     /// again for an origin that was added. That somebody can't be found on the link is positive evidence, not silence.
     pub neighbours: Vec<(OriginId, Option<Timestamp>)>,
+    /// Services under attack: what is being mitigated there. The whole list, each time; a service that is not on it is not.
+    pub mitigated: Vec<Mitigated>,
     /// Services whose window of the day is closed: no stage of a way back begins there.
     pub closed: Vec<ServiceId>,
     /// Whether every write of the last plan reached the kernel. A failed one is simply planned again.
@@ -93,6 +97,17 @@ pub struct Order {
     pub until: Option<Timestamp>,
 }
 
+/// A service under attack, by the word of an operator or of the file that its scrubber touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mitigated {
+    /// Which.
+    pub service: ServiceId,
+    /// Who says so: `file`, or the operator's name.
+    pub by: String,
+    /// Why, in the operator's words; empty of a file.
+    pub reason: String,
+}
+
 /// What may be ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrderKind {
@@ -134,10 +149,12 @@ pub struct Decision {
     pub service: ServiceId,
     /// What.
     pub what: DecisionKind,
-    /// The rule that fired, a stable word such as `fall_in_a_row`, `success_rate`, `tripped_3s`.
+    /// The rule that fired, a stable word such as `fall_in_a_row`, `success_rate`, `tripped_3s`: one of [`crate::rule::RULES`].
     pub rule: &'static str,
     /// Evidence in words, such as `refused 412 of 412 SYN`.
     pub evidence: String,
+    /// What it rests on.
+    pub why: Why,
     /// `judge`, or the operator's name.
     pub by: String,
     /// False where observe mode or a limit withheld it.
@@ -318,7 +335,21 @@ impl Engine {
             service.judge(!input.closed.contains(&service.spec.id), now, &mut step);
             service.plan(now, &mut step);
         }
+        for decision in &step.decisions {
+            if let DecisionKind::State { origin, .. } = decision.what
+                && let Some((_, origin)) = self.find(origin)
+            {
+                origin.last = Some(decision.clone());
+            }
+        }
         step
+    }
+
+    /// All that is to be said of one origin. `None`: there is no such origin.
+    #[must_use]
+    pub fn explain(&self, id: OriginId) -> Option<Explained> {
+        let (service, place) = self.index.get(&id)?;
+        self.services.get(*service)?.explain(*place)
     }
 
     fn find(&mut self, id: OriginId) -> Option<(&Policy, &mut Origin)> {

@@ -37,6 +37,7 @@ mod origin;
 pub mod policy;
 pub mod pool;
 mod reason;
+pub mod rule;
 pub mod runs;
 mod service;
 pub mod steering;

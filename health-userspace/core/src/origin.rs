@@ -1,7 +1,7 @@
 //! One origin: its evidence, the watch on its trip, its life, and what an operator ordered.
 
 use crate::{
-    engine::{KernelView, Order, OrderKind, TrafficTotals, Waits},
+    engine::{Decision, KernelView, Order, OrderKind, TrafficTotals, Waits},
     evidence::{Evidence, Meter, Source},
     learn::Learner,
     lifecycle::{self, Cause, CauseBy, Faults, Input, Lifecycle, Phase},
@@ -17,8 +17,11 @@ use alloc::{borrow::ToOwned, string::String, vec::Vec};
 mod judge;
 mod pace;
 mod proof;
+mod why;
 mod wish;
 mod words;
+
+pub(crate) use why::limits;
 
 /// Time between two wishes for a check at once. Not shorter: with `fall` 3, a flap of half a second must not become a fault
 /// only because the checks looked three times while it lasted.
@@ -105,6 +108,9 @@ pub(crate) struct Origin {
     pub(crate) why: Vec<String>,
     pub(crate) location: Option<Location>,
     verdict: Verdict,
+    judged: why::Judged,
+    /// Its last change of state.
+    pub(crate) last: Option<Decision>,
     /// Since when the verdict has been better than the state.
     better_since: Option<Timestamp>,
     suspected: Timestamp,
@@ -137,6 +143,8 @@ impl Origin {
             why: Vec::new(),
             location: None,
             verdict: Verdict { grade: Grade::Unknown, score: 50, findings: Vec::new() },
+            judged: why::Judged::default(),
+            last: None,
             better_since: None,
             suspected: Timestamp::NEVER,
             forgiven: Timestamp::NEVER,

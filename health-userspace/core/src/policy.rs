@@ -5,6 +5,8 @@
 use crate::time::Span;
 use alloc::{string::String, vec, vec::Vec};
 
+mod amount;
+
 /// All thresholds of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {

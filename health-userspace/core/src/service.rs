@@ -14,6 +14,7 @@ use frontends::{Base, Table};
 
 mod canary;
 mod frontends;
+mod why;
 
 /// Most origins that the evidence of a move names.
 const TOLD_MAX: usize = 4;
@@ -177,7 +178,9 @@ impl Service {
         evidence: String,
         by: String,
     ) -> Decision {
-        Decision { at, service: self.spec.id, what, rule, evidence, by, enforced: self.spec.mode == Mode::Enforce }
+        let why = self.why(&what, rule);
+        let enforced = self.spec.mode == Mode::Enforce;
+        Decision { at, service: self.spec.id, what, rule, evidence, why, by, enforced }
     }
 
     /// Plans the service's origins and frontends, and shows what it comes to.

@@ -9,7 +9,7 @@ use crate::{
     verdict::{Finding, Grade},
     window::{Tally, Window},
 };
-use alloc::format;
+use alloc::{borrow::ToOwned, format};
 
 mod traffic;
 
@@ -258,6 +258,8 @@ impl CheckTrack {
             rule,
             layer: self.layer,
             traffic: false,
+            check: Some(name.to_owned()),
+            tally,
             location: self.location(),
             text,
             reason: self.reason,
@@ -274,7 +276,7 @@ impl CheckTrack {
         } else if self.is_slow(policy) {
             let late = self.prompt.tally();
             let mut finding = one(Grade::Degraded, "slow", format!("{name} slow {}/{}", late.bad, late.total()));
-            finding.reason = None;
+            (finding.reason, finding.tally) = (None, late);
             finding
         } else if tally.good > 0 || self.runs.passes() > 0 {
             return (Grade::Healthy, None);

@@ -57,6 +57,10 @@ pub struct Finding {
     pub layer: Layer,
     /// Whether traffic shows it, not a check.
     pub traffic: bool,
+    /// The check that shows it.
+    pub check: Option<String>,
+    /// What was counted.
+    pub tally: Tally,
     /// Where the failure sits.
     pub location: Location,
     /// Evidence in words, such as `refused 412/412` or `port 0/3`.
@@ -159,6 +163,8 @@ fn unreachable(neighbour: Neighbour) -> Option<Finding> {
         rule: "unreachable",
         layer: Layer::Network,
         traffic: true,
+        check: None,
+        tally: Tally { good: 0, bad: 1 },
         location: Location::OriginHost,
         text: String::from("next hop not found"),
         reason: None,

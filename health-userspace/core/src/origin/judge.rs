@@ -1,6 +1,6 @@
 //! The judgement of one moment, and the step that follows.
 
-use super::{Around, Event, Origin, Place};
+use super::{Around, Event, Origin, Place, why::Judged};
 use crate::{
     engine::{OrderKind, Waits},
     lifecycle::{self, Gate, Input, Phase, Way},
@@ -25,6 +25,7 @@ impl Origin {
             self.clear_traffic();
             events.push(Event::Trip { confirmed: false, rule: "rise_in_a_row" });
         }
+        self.judged = Judged { connect: self.connect.judged(policy), request: self.request.judged(policy) };
         let last_seen = self.last_seen();
         let neighbour = self.neighbour(around.covered, policy);
         let mut facts = Facts {

@@ -21,6 +21,7 @@ struct Scene {
     kernel: BTreeMap<OriginId, KernelView>,
     neighbours: Vec<(OriginId, Option<Timestamp>)>,
     closed: Vec<ServiceId>,
+    mitigated: Vec<Mitigated>,
     step: Step,
     decisions: Vec<Decision>,
 }
@@ -72,6 +73,7 @@ impl Scene {
             kernel: BTreeMap::from([(A, KernelView::default()), (B, KernelView::default())]),
             neighbours: Vec::new(),
             closed: Vec::new(),
+            mitigated: Vec::new(),
             step: Step::default(),
             decisions: Vec::new(),
         }
@@ -87,6 +89,7 @@ impl Scene {
             orders,
             neighbours: core::mem::take(&mut self.neighbours),
             closed: self.closed.clone(),
+            mitigated: self.mitigated.clone(),
             in_sync: true,
         };
         self.step = self.engine.tick(self.now, &input);
@@ -1319,3 +1322,6 @@ fn what_was_healthy_is_judged_anew_and_an_order_that_ran_out_is_over() {
     clean(&mut scene, 2);
     assert_eq!(scene.state(A), State::Healthy);
 }
+
+#[path = "judgement.rs"]
+mod judgement;

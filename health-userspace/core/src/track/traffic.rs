@@ -263,6 +263,8 @@ impl TrafficTrack {
             rule: "success_rate",
             layer: self.layer,
             traffic: true,
+            check: None,
+            tally: self.judged(policy),
             location: self.location(last_seen),
             text: self.text(self.kinds(), self.window.tally().total()),
             reason: None,

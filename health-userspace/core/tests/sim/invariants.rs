@@ -54,6 +54,9 @@ impl Judge {
     fn decisions_tell_all(&mut self, world: &World, tick: u32) {
         for decision in &world.step.decisions {
             assert!(decision.at == world.now && !decision.by.is_empty(), "seed {} tick {tick}", world.seed);
+            let rule = health_core::rule::find(decision.rule);
+            let rule = rule.unwrap_or_else(|| panic!("seed {} tick {tick}: {decision:?}: no such rule", world.seed));
+            assert_eq!(decision.why.limits.len(), rule.keys.len(), "seed {} tick {tick}: {decision:?}", world.seed);
             if let DecisionKind::State { origin, from, to, .. } = decision.what {
                 let known = self.states.insert(origin, to);
                 assert_eq!(known, Some(from), "seed {} tick {tick}: {decision:?}", world.seed);

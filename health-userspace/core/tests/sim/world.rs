@@ -243,6 +243,7 @@ impl World {
             orders,
             neighbours: self.neighbours(),
             closed: Vec::new(),
+            mitigated: Vec::new(),
             in_sync: !self.writes_fail,
         };
         if self.weather == Weather::Stormy && self.dice.percent(3) {
