@@ -6,6 +6,7 @@
 //!
 //! | file | does |
 //! |---|---|
+//! | `attack` | which services are under attack, by the files that scrubbers touch |
 //! | `detach` | the way out: drain, then remove programs and pins |
 //! | `events` | kernel events and decisions as lines for `sluice events` |
 //! | `house` | what happens by itself: interfaces, routes, neighbours, handovers |
@@ -19,6 +20,7 @@
 //! | `start` | everything before the first tick |
 //! | `windows` | which services' time of the day it is |
 
+mod attack;
 mod detach;
 mod events;
 mod house;
@@ -116,6 +118,7 @@ struct Daemon {
     trouble: (Timestamp, u64),
     /// A detach that waits for redirected flows to end.
     draining: Option<Draining>,
+    attacks: attack::Files,
     keeper: memory::Keeper,
     ticks: u64,
     lag: Duration,
@@ -195,6 +198,7 @@ impl Daemon {
         let mut input = std::mem::take(&mut self.input);
         input.in_sync = self.applied.in_sync();
         input.closed = windows::closed(&self.specs, jiff::Timestamp::now());
+        input.mitigated = self.attacks.mitigated(&self.specs, now);
         for (&id, reading) in &self.readings {
             let origin = health_core::model::OriginId(id);
             input.kernel.push((origin, reading.kernel));
@@ -225,7 +229,10 @@ impl Daemon {
             match self.datapath.read(id, now) {
                 Ok(reading) => {
                     let learns = self.may_learn(id, &reading);
-                    self.learned.entry(id).or_default().take(&reading, learns, now);
+                    let gained = self.learned.entry(id).or_default().take(&reading, learns, now);
+                    if !gained.is_empty() {
+                        self.input.times.push((OriginId(id), gained));
+                    }
                     self.readings.insert(id, reading);
                 }
                 Err(error) => error!(origin = id, %error, "cannot read an origin from the kernel"),

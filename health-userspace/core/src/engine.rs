@@ -1,10 +1,11 @@
 //! The one entry: [`Engine::tick`].
 
 use crate::{
+    latency::Times,
     model::{CheckResult, Location, OriginId, Pace, ServiceId, ServiceSpec, State},
     origin::Origin,
     policy::Policy,
-    service::Service,
+    service::{Service, in_force},
     time::Timestamp,
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
@@ -29,6 +30,8 @@ pub const SLOTS: usize = 251;
 pub struct Input {
     /// Cumulative counters of the kernel, one entry an origin that has any.
     pub traffic: Vec<(OriginId, TrafficTotals)>,
+    /// Times to first byte that were measured since the last tick, of origins that have any.
+    pub times: Vec<(OriginId, Times)>,
     /// The kernel's trip words, read back, one entry an origin.
     pub kernel: Vec<(OriginId, KernelView)>,
     /// Rounds of checks that ended.
@@ -194,6 +197,11 @@ pub enum DecisionKind {
         /// Entered or left.
         on: bool,
     },
+    /// An attack is being mitigated, so more evidence is asked for; or no longer.
+    Mitigation {
+        /// Begun or over.
+        on: bool,
+    },
     /// An operator's order was taken, or ended.
     Override {
         /// About this origin.
@@ -301,6 +309,11 @@ impl Engine {
                 origin.see_traffic(totals, now, policy);
             }
         }
+        for (id, times) in &input.times {
+            if let Some((_, origin)) = self.find(*id) {
+                origin.see_times(times);
+            }
+        }
         for (id, view) in &input.kernel {
             let adopted = self.find(*id).and_then(|(policy, origin)| origin.see_kernel(view, now, policy));
             if let (Some(change), Some((service, place))) = (adopted, self.index.get(id))
@@ -332,6 +345,10 @@ impl Engine {
             }
         }
         for service in &mut self.services {
+            let word = input.mitigated.iter().find(|word| word.service == service.spec.id);
+            service.mitigate(word, now, &mut step);
+        }
+        for service in &mut self.services {
             service.judge(!input.closed.contains(&service.spec.id), now, &mut step);
             service.plan(now, &mut step);
         }
@@ -355,7 +372,7 @@ impl Engine {
     fn find(&mut self, id: OriginId) -> Option<(&Policy, &mut Origin)> {
         let (service, place) = self.index.get(&id)?;
         let service = self.services.get_mut(*service)?;
-        Some((&service.spec.policy, service.origins.get_mut(*place)?))
+        Some((in_force(service.raised.as_deref(), &service.spec), service.origins.get_mut(*place)?))
     }
 }
 

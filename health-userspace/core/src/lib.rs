@@ -28,6 +28,7 @@ pub mod clients;
 pub mod engine;
 pub mod evidence;
 mod hsm;
+pub mod latency;
 mod learn;
 pub mod lifecycle;
 mod loss;

@@ -3,6 +3,7 @@
 use crate::{
     engine::{Decision, KernelView, Order, OrderKind, TrafficTotals, Waits},
     evidence::{Evidence, Meter, Source},
+    latency::{Latency, Times},
     learn::Learner,
     lifecycle::{self, Cause, CauseBy, Faults, Input, Lifecycle, Phase},
     model::{CheckResult, CheckSpec, Layer, Location, OriginSpec, Outcome, State},
@@ -96,8 +97,9 @@ pub(crate) struct Origin {
     pub(crate) learned: Learner,
     connect: TrafficTrack,
     request: TrafficTrack,
-    checks: Vec<CheckTrack>,
+    pub(crate) checks: Vec<CheckTrack>,
     meter: Meter,
+    pub(crate) ttfb: Latency,
     /// Whether a first look at the kernel's view has been had.
     pub(crate) looked: bool,
     /// The kernel ended a trip while the origin was in fault already.
@@ -123,6 +125,11 @@ pub(crate) struct Origin {
     dynamic: Option<pace::DynamicWeight>,
 }
 
+/// The times to first byte of an origin that nothing is known of.
+fn ttfb(policy: &Policy) -> Latency {
+    Latency::new(u64::from(policy.samples_min.passive))
+}
+
 impl Origin {
     pub(crate) fn new(spec: OriginSpec, checks: &[CheckSpec], policy: &Policy, now: Timestamp) -> Self {
         Self {
@@ -137,6 +144,7 @@ impl Origin {
             request: TrafficTrack::new(Layer::Application, policy),
             checks: checks.iter().map(|check| CheckTrack::new(check, policy)).collect(),
             meter: Meter::default(),
+            ttfb: ttfb(policy),
             looked: false,
             trial_passed: false,
             fresh_from: Timestamp::NEVER,
@@ -193,6 +201,13 @@ impl Origin {
         let failing = (self.connect.first_bad(), self.request.first_bad());
         self.freshly_failing |= policy.passive
             && ((before.0.is_none() && failing.0.is_some()) || (before.1.is_none() && failing.1.is_some()));
+    }
+
+    /// Takes times to first byte. While it is tripped they are those of trials and of old connections.
+    pub(crate) fn see_times(&mut self, times: &Times) {
+        if self.trip.trip().is_none() {
+            self.ttfb.record(times);
+        }
     }
 
     /// Well enough to learn from.
@@ -315,8 +330,10 @@ impl Origin {
         (self.order, self.word) = (None, None);
         self.connect = TrafficTrack::new(Layer::Transport, policy);
         self.request = TrafficTrack::new(Layer::Application, policy);
+        self.ttfb = ttfb(policy);
         for check in &mut self.checks {
             check.forget(now);
+            *check.latency_mut() = Latency::new(1);
         }
         self.why.clear();
         self.location = None;
@@ -341,6 +358,7 @@ impl Origin {
     }
 
     fn clear_traffic(&mut self) {
+        self.ttfb.restart();
         self.connect.clear();
         self.request.clear();
     }

@@ -6,6 +6,11 @@ use crate::time::Span;
 use alloc::{string::String, vec, vec::Vec};
 
 mod amount;
+mod latency;
+mod mitigation;
+
+pub use latency::{FaultRule, Latency, LatencyOver};
+pub use mitigation::Mitigation;
 
 /// All thresholds of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +27,8 @@ pub struct Policy {
     pub window: Span,
     /// Volume floors below which a success rate says nothing.
     pub samples_min: SamplesMin,
+    /// What a fault takes. Default `either`.
+    pub fault_rule: FaultRule,
     /// Success rates below which an origin is worse than `healthy`. Unit: percent.
     pub success_below_percent: SuccessBelow,
     /// What a state leaves of an origin's weight. Unit: percent.
@@ -32,6 +39,8 @@ pub struct Policy {
     pub response_timeout: Option<Learned>,
     /// When an unanswered SYN is a failure, at most 4 s, the kernel's memory of them.
     pub syn_timeout: Learned,
+    /// When answers are late, against what is usual.
+    pub latency: Latency,
     /// Whether sockets of this host wait no longer than that for the answer to their first SYN.
     pub sockets: SocketTimeout,
     /// Whether the origins' answers pass this node. Default `auto`.
@@ -45,6 +54,10 @@ pub struct Policy {
     pub overflow: Overflow,
     /// The kernel's own, provisional decision.
     pub trip: Trip,
+    /// What holds under attack.
+    pub mitigation: Mitigation,
+    /// Resets count only with at least so many clients behind the failures of requests: 1 unless under attack.
+    pub reset_spread_min: u8,
 }
 
 /// Volume floors. Unit: samples in the window.
@@ -256,6 +269,7 @@ impl Default for Policy {
             rescue: true,
             window: Span::from_secs(30),
             samples_min: SamplesMin { passive: 20, active: 3 },
+            fault_rule: FaultRule::Either,
             success_below_percent: SuccessBelow { degraded: 80, high_risk: 50, fault: 20 },
             state_weight_percent: StateWeights { unknown: 100, healthy: 100, degraded: 50, high_risk: 10, fault: 0 },
             hold_down: HoldDown { base: Span::from_secs(30), max: Span::from_secs(300) },
@@ -271,6 +285,7 @@ impl Default for Policy {
                 initial: Span::from_secs(1),
                 max: Span::from_secs(3),
             },
+            latency: Latency::default(),
             sockets: SocketTimeout { set: true, min: Span::from_millis(200) },
             return_path: ReturnPath::Auto,
             failback: Failback::default(),
@@ -287,6 +302,8 @@ impl Default for Policy {
                 half_open_max: Span::from_secs(30),
                 max_percent: 50,
             },
+            mitigation: Mitigation::default(),
+            reset_spread_min: 1,
         }
     }
 }

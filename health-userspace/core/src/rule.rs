@@ -30,6 +30,16 @@ const RATES: &[&str] = &[
     "window",
     "trip.spread_min",
 ];
+const FALL_AND_RATE: &[&str] =
+    &["fall", "success_below_percent.fault", "samples_min.passive", "samples_min.active", "window", "trip.spread_min"];
+const LATENCY: &[&str] = &[
+    "latency.factor_percent",
+    "latency.add",
+    "latency.buckets",
+    "latency.samples_min",
+    "latency.high_risk.factor_percent",
+    "latency.high_risk.add",
+];
 const STAGES: &[&str] = &["failback.stage_for", "failback.observe_for"];
 const TRIP: &[&str] = &["trip.after", "trip.within", "trip.spread_min"];
 
@@ -40,6 +50,16 @@ pub const RULES: &[Rule] = &[
     against("removed_in_a_row", &[], "a check found an HSM removed so many times in a row"),
     against("success_rate", RATES, "too small a share of connections, requests or rounds succeeded in the window"),
     against("slow", &["fall", "samples_min.active"], "rounds of a check took longer than its `slow`"),
+    against(
+        "fall_and_rate",
+        FALL_AND_RATE,
+        "a check, or traffic, failed in a row and too small a share of it succeeded",
+    ),
+    against(
+        "slow_learned",
+        LATENCY,
+        "answers took much longer than usual, for so many buckets of ten seconds in a row",
+    ),
     against("contradicted", &["samples_min.passive"], "a check fails while enough traffic at its layer succeeds"),
     against("unreachable", &[], "its next hop is not found on the link"),
     against("trials_failed", TRIP, "the kernel tripped it, and two flows that tried it again failed"),
@@ -79,6 +99,8 @@ pub const RULES: &[Rule] = &[
     favours("usable_again", &[], "enough origins of the service are usable again"),
     against("tier_unusable", &["min_usable_percent"], "no origin of the tier is usable"),
     favours("tier_usable", &["min_usable_percent"], "origins of a preferred tier are usable again"),
+    against("mitigation", &[], "an attack is being mitigated, so more evidence is asked for"),
+    favours("mitigation_over", &[], "no attack is being mitigated any more"),
     // Operators.
     against("operator", &[], "an operator ordered it"),
     against("order_ended", &[], "an operator's order ran out"),

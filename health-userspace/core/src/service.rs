@@ -1,20 +1,23 @@
 //! One service: its origins judged, its pools summed up, its frontends planned, its moves told.
 
 use crate::{
-    engine::{Decision, DecisionKind, Order, OrderKind, ServiceView, Step, Waits},
+    engine::{Decision, DecisionKind, Mitigated, Order, OrderKind, ServiceView, Step, Waits},
     lifecycle::{self, Phase},
     model::{Family, FrontendId, Mode, OriginId, ServiceSpec, State},
     origin::{Around, Event, Origin, Place},
-    policy::StateWeights,
+    policy::{Policy, StateWeights},
     pool::{Limits, Member, Pool, Standing},
     time::Timestamp,
 };
-use alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{borrow::ToOwned, boxed::Box, collections::BTreeMap, format, string::String, vec::Vec};
 use frontends::{Base, Table};
 
+mod attack;
 mod canary;
 mod frontends;
 mod why;
+
+pub(crate) use attack::in_force;
 
 /// Most origins that the evidence of a move names.
 const TOLD_MAX: usize = 4;
@@ -25,6 +28,9 @@ pub(crate) struct Service {
     pub(crate) spec: ServiceSpec,
     /// In the specification's order.
     pub(crate) origins: Vec<Origin>,
+    mitigated: Option<Mitigated>,
+    /// The policy while it is.
+    pub(crate) raised: Option<Box<Policy>>,
     active_tier: Option<u8>,
     panic: bool,
     tables: BTreeMap<FrontendId, Table>,
@@ -39,6 +45,8 @@ impl Service {
         Self {
             spec,
             origins,
+            mitigated: None,
+            raised: None,
             active_tier: None,
             panic: false,
             tables: BTreeMap::new(),
@@ -49,6 +57,8 @@ impl Service {
 
     /// Goes on where an older configuration of the same service was.
     pub(crate) fn inherit(&mut self, old: Self) {
+        self.mitigated = old.mitigated;
+        self.raise();
         self.active_tier = old.active_tier;
         self.panic = old.panic;
         self.canaries = old.canaries;
@@ -82,7 +92,7 @@ impl Service {
         if matches!(order.what, OrderKind::Approve | OrderKind::Hold | OrderKind::Abort) && !origin.is_coming_back() {
             return;
         }
-        let changed = origin.obey(order, now, &self.spec.policy);
+        let changed = origin.obey(order, now, in_force(self.raised.as_deref(), &self.spec));
         let evidence = order.reason.as_str();
         let what = DecisionKind::Override { origin: order.origin, order: Some(order.what) };
         decisions.push(self.decision(now, what, "operator", evidence.to_owned(), order.by.clone()));
@@ -107,14 +117,15 @@ impl Service {
             let covered = self.is_covered(place);
             let way = Place { open, alone: self.is_alone(place) };
             let worse = self.compare(place);
+            let policy = in_force(self.raised.as_deref(), &self.spec);
             let Some(origin) = self.origins.get_mut(place) else { continue };
             let mut events = Vec::new();
             let around = Around { specs: &self.spec.checks, covered, place: way, worse: worse.as_ref() };
-            origin.judge(around, now, &self.spec.policy, &mut events);
+            origin.judge(around, now, policy, &mut events);
             if origin.take_suspicion(now) {
                 step.suspects.push(origin.spec.id);
             }
-            step.paces.push((origin.spec.id, origin.pace(now, &self.spec.policy)));
+            step.paces.push((origin.spec.id, origin.pace(now, policy)));
             if events.is_empty() {
                 continue;
             }
@@ -148,7 +159,8 @@ impl Service {
     }
 
     fn end_order(&mut self, place: usize, now: Timestamp, step: &mut Step) {
-        let ended = self.origins.get_mut(place).and_then(|origin| origin.end_order(now, &self.spec.policy));
+        let policy = in_force(self.raised.as_deref(), &self.spec);
+        let ended = self.origins.get_mut(place).and_then(|origin| origin.end_order(now, policy));
         let Some((order, changed)) = ended else { return };
         let what = DecisionKind::Override { origin: order.origin, order: None };
         let evidence =
@@ -192,8 +204,8 @@ impl Service {
         let observe = self.spec.mode == Mode::Observe;
         for place in 0..self.origins.len() {
             let covered = self.is_covered(place);
-            let plan =
-                self.origins.get_mut(place).map(|origin| origin.plan((covered, observe), now, &self.spec.policy));
+            let policy = in_force(self.raised.as_deref(), &self.spec);
+            let plan = self.origins.get_mut(place).map(|origin| origin.plan((covered, observe), now, policy));
             step.plan.origins.extend(plan);
         }
         if observe {

@@ -62,6 +62,12 @@ impl Span {
         }
     }
 
+    /// What is left of it without `other`, not below zero.
+    #[must_use]
+    pub const fn since(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// Not below `min` and not above `max`; `max` wins where they cross.
     #[must_use]
     pub fn within(self, min: Self, max: Self) -> Self {

@@ -2,8 +2,9 @@
 
 use crate::{
     evidence::{Evidence, Polarity},
+    latency::{Held, Latency},
     model::{CheckSpec, Hsm, Layer, Location, Reason},
-    policy::Policy,
+    policy::{FaultRule, Policy},
     runs::Runs,
     time::{Span, Timestamp},
     verdict::{Finding, Grade},
@@ -36,6 +37,7 @@ pub struct CheckTrack {
     newest: Timestamp,
     /// What a passing round usually takes, learned while the origin is steady. Zero: not known.
     usual: Span,
+    latency: Latency,
     /// How old the newest success of traffic may be that speaks against a failing round: the time of `fall` rounds.
     patience: Span,
 }
@@ -97,6 +99,7 @@ impl CheckTrack {
             traffic_before: Shown::default(),
             newest: Timestamp::NEVER,
             usual: Span::ZERO,
+            latency: Latency::new(1),
             patience: patience(policy, spec.interval),
         }
     }
@@ -149,6 +152,9 @@ impl CheckTrack {
         if passed && round.steady && !late {
             self.learn_usual(round.took);
         }
+        if passed {
+            self.latency.record_one(round.took);
+        }
         let removed = !passed && round.reason == Some(Reason::Hsm(Hsm::Removed));
         self.removed = if removed { self.removed.saturating_add(1) } else { 0 };
         self.runs.record(passed, round.began, !late);
@@ -158,8 +164,10 @@ impl CheckTrack {
         self.newest = self.newest.max(evidence.at);
     }
 
-    /// Forgets what is too old.
-    pub fn advance(&mut self, now: Timestamp) {
+    /// Forgets what is too old. `healthy`: whether what its rounds take is usual.
+    pub fn advance(&mut self, now: Timestamp, healthy: bool, policy: &Policy) {
+        let patience = self.patience.max(policy.window);
+        self.latency.advance(now, &Held { limits: &policy.latency, healthy, timeout: None, patience });
         self.window.advance(now);
         self.prompt.advance(now);
     }
@@ -172,6 +180,7 @@ impl CheckTrack {
         self.runs.set_mark(at);
         self.reason = None;
         self.newest = Timestamp::NEVER;
+        self.latency.restart();
     }
 
     /// The success rate starts anew; runs go on.
@@ -267,7 +276,12 @@ impl CheckTrack {
         let rate = Grade::of_rate(tally, policy.success_below_percent);
         let failures = self.runs.failures();
         let removed = self.removed_fall > 0 && self.removed >= u32::from(self.removed_fall);
-        let mut found = if failures >= u32::from(policy.fall) {
+        let fell = failures >= u32::from(policy.fall);
+        let both = policy.fault_rule == FaultRule::Both;
+        let rate = if both && !fell { rate.min(Grade::HighRisk) } else { rate };
+        let mut found = if both && fell && rate == Grade::Fault && tally.total() >= floor {
+            one(Grade::Fault, "fall_and_rate", format!("{name} {}/{}", tally.good, tally.total()))
+        } else if fell && !both {
             one(Grade::Fault, "fall_in_a_row", format!("{name} 0/{failures}"))
         } else if removed {
             one(Grade::Fault, "removed_in_a_row", format!("{name} 0/{failures}"))
@@ -292,6 +306,41 @@ impl CheckTrack {
             found.grade = found.grade.min(Grade::Degraded);
         }
         (found.grade, Some(found))
+    }
+
+    /// Rounds that pass and take much longer than usual. `prompt`: traffic's first bytes don't, so it is the check's own page.
+    pub(crate) fn late(&self, name: &str, prompt: bool, policy: &Policy) -> Option<Finding> {
+        let grade = self.latency.grade();
+        if grade <= Grade::Healthy || self.verify {
+            return None;
+        }
+        let contradicted = prompt || !self.critical;
+        Some(Finding {
+            grade: if contradicted { grade.min(Grade::Degraded) } else { grade },
+            rule: "slow_learned",
+            layer: self.layer,
+            traffic: false,
+            check: Some(name.to_owned()),
+            tally: self.latency.tally(&policy.latency),
+            location: if prompt { Location::Check } else { Location::OriginProcess },
+            text: self.latency.text(name, &policy.latency, None),
+            reason: None,
+        })
+    }
+
+    /// How late it is, for a score.
+    pub(crate) fn lateness(&self, policy: &Policy) -> Tally {
+        self.latency.tally(&policy.latency)
+    }
+
+    /// What its rounds usually take.
+    pub(crate) const fn latency(&self) -> &Latency {
+        &self.latency
+    }
+
+    /// The same, to go on with what an earlier daemon had learned.
+    pub(crate) const fn latency_mut(&mut self) -> &mut Latency {
+        &mut self.latency
     }
 
     /// An absolute limit, so neither learned nor graded: `fall` late rounds in a row, or a late share that, were it

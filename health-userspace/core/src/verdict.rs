@@ -5,9 +5,10 @@
 //! contradicted by enough traffic at its own or a higher layer, which then leaves at most `degraded`, location `check`.
 
 use crate::{
+    latency::Latency,
     model::{CheckSpec, Layer, Location, Reason},
     policy::{Policy, SuccessBelow},
-    time::Timestamp,
+    time::{Span, Timestamp},
     track::{CheckTrack, TrafficTrack},
     window::Tally,
 };
@@ -98,6 +99,10 @@ pub struct Facts<'a> {
     pub connect: &'a mut TrafficTrack,
     /// Its requests.
     pub request: &'a mut TrafficTrack,
+    /// The times to its first bytes.
+    pub ttfb: &'a Latency,
+    /// What those are held to at most.
+    pub timeout: Option<Span>,
     /// Its checks.
     pub checks: &'a [CheckTrack],
     /// Their specifications, in the same order.
@@ -138,10 +143,15 @@ pub fn judge(facts: &mut Facts<'_>, policy: &Policy) -> Verdict {
         let (connect, request) = (facts.connect.judged(policy), facts.request.judged(policy));
         join(facts.connect.finding(policy, facts.last_seen), connect);
         join(facts.request.finding(policy, facts.last_seen), request);
+        let late = late(facts, policy);
+        join((late.as_ref().map_or(Grade::Unknown, |late| late.grade), late), facts.ttfb.tally(&policy.latency));
     }
     let traffic = facts.traffic_judges.then_some((&*facts.connect, &*facts.request));
+    let prompt = facts.traffic_judges && facts.ttfb.grade() == Grade::Healthy;
     for (track, spec) in facts.checks.iter().zip(facts.specs) {
         join(track.finding(&spec.name, traffic, policy), track.tally());
+        let late = track.late(&spec.name, prompt, policy);
+        join((late.as_ref().map_or(Grade::Unknown, |late| late.grade), late), track.lateness(policy));
     }
     if let Some(finding) = unreachable(facts.neighbour) {
         join((finding.grade, Some(finding)), Tally { good: 0, bad: 1 });
@@ -149,6 +159,22 @@ pub fn judge(facts: &mut Facts<'_>, policy: &Policy) -> Verdict {
     // Stable: among equals traffic comes before checks, and checks in the configuration's order.
     findings.sort_by_key(|finding| core::cmp::Reverse(finding.grade));
     Verdict { grade, score: score_within(grade, score, policy.success_below_percent), findings }
+}
+
+/// First bytes that take much longer than usual.
+fn late(facts: &Facts<'_>, policy: &Policy) -> Option<Finding> {
+    let grade = facts.ttfb.grade();
+    (grade > Grade::Healthy).then(|| Finding {
+        grade,
+        rule: "slow_learned",
+        layer: Layer::Application,
+        traffic: true,
+        check: None,
+        tally: facts.ttfb.tally(&policy.latency),
+        location: Location::OriginProcess,
+        text: facts.ttfb.text("ttfb", &policy.latency, facts.timeout),
+        reason: None,
+    })
 }
 
 /// Positive evidence, which waits for no run: the kernel has asked for the next hop and nobody has answered.

@@ -73,6 +73,7 @@ fn input(specs: &[ServiceSpec], now: Timestamp, round: u64, dead: bool) -> Input
     let result = |id| CheckResult { origin: id, check: 0, began: now, ended: now, outcome: outcome(id) };
     Input {
         traffic: ids.iter().filter(|id| !fails(**id)).map(|id| (*id, totals)).collect(),
+        times: Vec::new(),
         kernel: ids.iter().map(|id| (*id, KernelView::default())).collect(),
         checks: ids.iter().map(|id| result(*id)).collect(),
         weights: Vec::new(),

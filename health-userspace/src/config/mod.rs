@@ -15,6 +15,7 @@ mod cross;
 mod diagnostic;
 mod failback;
 mod kind;
+mod latency;
 mod model;
 mod names;
 mod node;

@@ -1,6 +1,10 @@
 //! `[defaults.policy]` and `[service.policy]`: each writes its own keys over what it is given.
 
-use super::{failback::failback, read::Section};
+use super::{
+    failback::failback,
+    latency::{FAULT_RULES, latency, mitigation},
+    read::Section,
+};
 use health_common::{
     cells::{REQUEST_CELLS, REQUEST_SHIFT, SYN_CELLS, SYN_SHIFT},
     streak::SPREAD_BITS,
@@ -62,6 +66,10 @@ pub(super) fn policy(section: &Section<'_>, base: &Policy) -> Policy {
         failback: failback(&section.table("failback"), &base.failback),
         min_usable_percent: section.number("min_usable_percent", 1, 100).unwrap_or(base.min_usable_percent),
         trip: trip(&section.table("trip"), base.trip),
+        fault_rule: section.choice("fault_rule", FAULT_RULES).unwrap_or(base.fault_rule),
+        latency: latency(&section.table("latency"), base.latency),
+        mitigation: mitigation(&section.table("mitigation"), &base.mitigation),
+        reset_spread_min: base.reset_spread_min,
     }
 }
 

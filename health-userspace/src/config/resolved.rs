@@ -3,6 +3,7 @@
 use super::{
     failback::window_text,
     kind::CheckKind,
+    latency::FAULT_RULES,
     model::{
         CapacityScope, CgroupSetting, CheckConfig, CheckPlan, Config, Detail, NodeConfig, OriginConfig, ServiceConfig,
         SigningConfig, SigningKey,
@@ -16,7 +17,7 @@ use super::{
 use health_core::{
     Span,
     model::Family,
-    policy::{Approval, Failback, Learned, Policy},
+    policy::{Approval, Failback, Latency, Learned, Mitigation, Policy},
 };
 use std::fmt::{Display, Write};
 
@@ -210,6 +211,11 @@ fn policy(out: &mut Out, policy: &Policy) {
         min_usable_percent,
         overflow,
         trip,
+        fault_rule,
+        latency,
+        mitigation,
+        // Follows from the others.
+        reset_spread_min: _,
     } = policy;
     out.header("[service.policy]");
     out.key("fall", fall);
@@ -241,7 +247,10 @@ fn policy(out: &mut Out, policy: &Policy) {
     out.key("return_path", self::text(word(RETURN_PATHS, *return_path)));
     out.key("overflow", self::text(word(OVERFLOWS, *overflow)));
     out.key("min_usable_percent", min_usable_percent);
+    out.key("fault_rule", self::text(word(FAULT_RULES, *fault_rule)));
     self::failback(out, failback);
+    self::latency(out, *latency);
+    self::mitigation(out, mitigation);
     out.header("[service.policy.trip]");
     out.key("kernel", trip.kernel);
     out.key("after", trip.after);
@@ -275,6 +284,28 @@ fn failback(out: &mut Out, failback: &Failback) {
         "canary",
         format_args!("{{ fail_over_standby_percent = {fail}, ttfb_factor_percent = {ttfb}, flows_min = {flows} }}"),
     );
+}
+
+fn latency(out: &mut Out, latency: Latency) {
+    let Latency { learn, history, degraded, buckets, samples_min, high_risk } = latency;
+    out.header("[service.policy.latency]");
+    out.key("learn", learn);
+    out.key("history", time(history));
+    out.key("factor_percent", degraded.factor_percent);
+    out.key("add", time(degraded.add));
+    out.key("buckets", buckets);
+    out.key("samples_min", samples_min);
+    let (factor, add) = (high_risk.factor_percent, time(high_risk.add));
+    out.key("high_risk", format_args!("{{ factor_percent = {factor}, add = {add} }}"));
+}
+
+fn mitigation(out: &mut Out, mitigation: &Mitigation) {
+    let Mitigation { file, expires, evidence_percent, reset_spread_min } = mitigation;
+    out.header("[service.policy.mitigation]");
+    out.key("file", text(file));
+    out.key("expires", time(*expires));
+    out.key("evidence_percent", evidence_percent);
+    out.key("reset_spread_min", reset_spread_min);
 }
 
 fn learned(learned: Learned) -> String {

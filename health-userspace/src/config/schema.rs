@@ -98,23 +98,23 @@ const POLICY: &[Key] = &[
     on("rescue"),
     on("window"),
     table("samples_min", &[on("passive"), on("active")]),
-    later("fault_rule"),
+    on("fault_rule"),
     table("success_below_percent", &[on("degraded"), on("high_risk"), on("fault")]),
     table("state_weight_percent", &[on("unknown"), on("healthy"), on("degraded"), on("high_risk"), on("fault")]),
     table("hold_down", &[on("base"), on("max")]),
     on("return_path"),
     table("response_timeout", &[on("learn"), on("min"), on("initial"), on("max"), on("off")]),
     table("syn_timeout", &[on("learn"), on("min"), on("initial"), on("max"), on("sockets"), on("sockets_min")]),
-    later_table(
+    table(
         "latency",
         &[
-            later("learn"),
-            later("history"),
-            later("factor_percent"),
-            later("add"),
-            later("buckets"),
-            later("samples_min"),
-            later_table("high_risk", &[later("factor_percent"), later("add")]),
+            on("learn"),
+            on("history"),
+            on("factor_percent"),
+            on("add"),
+            on("buckets"),
+            on("samples_min"),
+            table("high_risk", &[on("factor_percent"), on("add")]),
         ],
     ),
     table(
@@ -139,7 +139,7 @@ const POLICY: &[Key] = &[
     later("stalled_for"),
     later("reset_after"),
     later("resets_per_s"),
-    later_table("mitigation", &[later("file"), later("expires"), later("evidence_percent"), later("reset_spread_min")]),
+    table("mitigation", &[on("file"), on("expires"), on("evidence_percent"), on("reset_spread_min")]),
     table(
         "failback",
         &[

@@ -458,7 +458,7 @@ fn bad_values() {
         ("type = \"tcp\"", "type = \"script\"\nexec = [\"/mq\"]\nuser = \"no-such-user\""),
         ("type = \"tcp\"", "type = \"http\"\nurl = \"http://a/b\"\nmethod = \"HEAD\"\nexpect = { body = \"exact:a\" }"),
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nfall = 0"),
-        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nfault_rule = \"both\""),
+        ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nfault_rule = \"all\""),
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\ntrip = { on_5xx = 500 }"),
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nrescue = \"no\""),
         ("type = \"tcp\"", "type = \"tcp\"\n[service.policy]\nsyn_timeout = { sockets_min = \"5ms\" }"),
@@ -1058,8 +1058,8 @@ fn keys_of_the_contract_are_told_from_mistakes() {
         ("node", "governor"),
         ("control", "tls token_files roles"),
         ("service", "tenant affinity dns discover"),
-        ("service.policy", "fault_rule latency panic_percent move"),
-        ("service.policy", "on_fault stalled_for reset_after resets_per_s mitigation"),
+        ("service.policy", "panic_percent move"),
+        ("service.policy", "on_fault stalled_for reset_after resets_per_s"),
     ];
     for (path, keys) in later {
         for key in keys.split(' ') {

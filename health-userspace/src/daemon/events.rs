@@ -98,6 +98,11 @@ impl Daemon {
             DecisionKind::Failback { from, to } => {
                 ("failback", service, format!("{withheld}tier {from} > {to}, {rule}{why}"))
             }
+            DecisionKind::Mitigation { on } => (
+                "mitigation",
+                service,
+                format!("{}, {rule}{why}", if *on { "on: more evidence is asked for" } else { "off" }),
+            ),
             DecisionKind::Panic { on: true } => {
                 ("panic", service, format!("{withheld}nothing is usable, so all are used, {rule}{why}"))
             }

@@ -4,7 +4,7 @@
 //! take turns, so the answer covers the past half to full hour.
 
 use health_common::histogram::{self, BUCKETS};
-use health_core::{Span, Timestamp, engine::Quantile};
+use health_core::{Span, Timestamp, engine::Quantile, latency::Times};
 
 use crate::datapath::OriginReading;
 
@@ -37,14 +37,18 @@ impl Default for Series {
 
 impl Learner {
     /// Takes what the kernel's histograms gained since the last look, or passes it by.
-    pub(super) fn take(&mut self, reading: &OriginReading, learns: bool, now: Timestamp) {
+    ///
+    /// Returns the times to first byte that they gained, learned or not.
+    pub(super) fn take(&mut self, reading: &OriginReading, learns: bool, now: Timestamp) -> Times {
         if now.since(self.turned) > TURN {
             self.turned = now;
             self.rtt.turn();
             self.ttfb.turn();
         }
+        let gained = self.ttfb.gained(&reading.ttfb);
         self.rtt.take(&reading.rtt, learns);
         self.ttfb.take(&reading.ttfb, learns);
+        gained
     }
 
     /// Handshake RTT and time to first byte.
@@ -54,6 +58,19 @@ impl Learner {
 }
 
 impl Series {
+    /// What came since the last look. Nothing at the first, and where the counters went back: those are of new maps.
+    fn gained(&self, counts: &Counts) -> Times {
+        let mut gained = Times::default();
+        let Some(seen) = &self.seen else { return gained };
+        for (bucket, (new, old)) in counts.iter().zip(seen).enumerate() {
+            let more = new.saturating_sub(*old);
+            if more > 0 {
+                gained.add(bucket, u32::try_from(more).unwrap_or(u32::MAX));
+            }
+        }
+        gained
+    }
+
     fn take(&mut self, counts: &Counts, learns: bool) {
         if let Some(seen) = &self.seen
             && learns
@@ -106,6 +123,16 @@ mod tests {
         let p99 = series.p99();
         assert_eq!(p99.samples, 50);
         assert!(p99.p99 < Span::from_millis(2), "{p99:?}");
+    }
+
+    #[test]
+    fn what_a_look_gains_is_what_came_since() {
+        let mut series = Series::default();
+        assert!(series.gained(&counts(1_000_000, 100)).is_empty(), "the first look");
+        series.take(&counts(1_000_000, 100), false);
+        let gained = series.gained(&counts(1_000_000, 130));
+        assert_eq!((gained.samples(), gained.percentile(95).map(Span::as_millis)), (30, Some(1)));
+        assert!(series.gained(&counts(1_000_000, 5)).is_empty(), "new maps");
     }
 
     #[test]

@@ -23,6 +23,9 @@ use crate::config::{Ids, ServiceConfig};
 /// Time between two writes while there is something to remember, so that a step loses no more than this.
 const REFRESH: Span = Span::from_secs(10);
 
+/// The same while all that is to be remembered is what is usual.
+const REFRESH_USUAL: Span = Span::from_secs(300);
+
 /// Time between two writes in any case.
 const PAUSE: Span = Span::from_secs(1);
 
@@ -115,11 +118,14 @@ impl Keeper {
         }
         self.looked = clock.mono;
         let saved = save(memories, names, clock);
-        let old = clock.mono.since(self.at) >= REFRESH && !saved.is_empty();
-        if self.last.as_ref() != Some(&saved) || old {
+        let since = clock.mono.since(self.at);
+        let old = since >= REFRESH && saved.iter().any(Saved::is_urgent) || since >= REFRESH_USUAL && !saved.is_empty();
+        // What is usual changes by the minute, of ten thousand origins too: it waits for an occasion.
+        let judged: Vec<Saved> = saved.iter().filter(|saved| saved.is_urgent()).map(Saved::without_usual).collect();
+        if self.last.as_ref() != Some(&judged) || old {
             let (path, text) = (self.path.clone(), render(&saved, clock));
             self.writing = Some(tokio::task::spawn_blocking(move || write(&path, &text)));
-            (self.last, self.at) = (Some(saved), clock.mono);
+            (self.last, self.at) = (Some(judged), clock.mono);
         }
         before
     }

@@ -147,6 +147,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         tallies: publish::Tallies::started(),
         trouble: (Timestamp::NEVER, 0),
         draining: None,
+        attacks: super::attack::Files::default(),
         keeper: memory::Keeper::new(&config.node.state_dir),
         ticks: 0,
         lag: Duration::ZERO,

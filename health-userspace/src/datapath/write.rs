@@ -258,6 +258,8 @@ fn planned(old: Origin, wish: &OriginPlan, jiffy: Span) -> Origin {
         syn_timeout,
         response_timeout,
         silent_from,
+        trip_after,
+        trip_spread_min,
         connect_timeout,
     } = *wish;
     let set = |flag, on| if on { flag } else { 0 };
@@ -277,6 +279,8 @@ fn planned(old: Origin, wish: &OriginPlan, jiffy: Span) -> Origin {
         response_timeout_ns: response_timeout.map_or(0, |span| span.0),
         connect_jiffies: u32::try_from(jiffies).unwrap_or(u32::MAX),
         silent_from: silent_from.into(),
+        after: trip_after,
+        spread_min: trip_spread_min.into(),
         ..old
     }
 }
@@ -381,6 +385,8 @@ mod tests {
             syn_timeout: None,
             response_timeout: None,
             silent_from: 2,
+            trip_after: 5,
+            trip_spread_min: 3,
             connect_timeout: Some(Span::from_millis(201)),
         }
     }

@@ -2,9 +2,11 @@
 
 use super::{Engine, Order};
 use crate::{
+    latency::Baseline,
     lifecycle::{Lifecycle, Phase, Then},
-    model::{Location, OriginId},
+    model::{CheckSpec, Location, OriginId},
     origin::Origin,
+    service::Service,
     time::Timestamp,
 };
 use alloc::{string::String, vec::Vec};
@@ -24,48 +26,59 @@ pub struct Memory {
     pub why: Vec<String>,
     /// Where the failure sat.
     pub location: Option<Location>,
+    /// What was usual: of its first bytes (`None`), and of its checks by name.
+    pub usual: Vec<(Option<String>, Baseline)>,
 }
 
 impl Engine {
     /// What the next daemon should know, of every origin of which there is something to know.
     #[must_use]
     pub fn remember(&self) -> Vec<Memory> {
-        self.services.iter().flat_map(|service| &service.origins).filter_map(Origin::remember).collect()
+        let of = |service: &Service| {
+            let origins = service.origins.iter();
+            origins.filter_map(|origin| origin.remember(&service.spec.checks)).collect::<Vec<_>>()
+        };
+        self.services.iter().flat_map(of).collect()
     }
 
     /// Goes on where an earlier daemon was. To be called before the first tick. Origins that are not there any more, and
     /// those of which something is known already, are passed over. Evidence older than this call proves nothing.
     pub fn recall(&mut self, memories: Vec<Memory>, now: Timestamp) {
         for memory in memories {
-            if let Some((_, origin)) = self.find(memory.origin) {
-                origin.recall(memory, now);
+            let Some(&(service, place)) = self.index.get(&memory.origin) else { continue };
+            let Some(service) = self.services.get_mut(service) else { continue };
+            if let Some(origin) = service.origins.get_mut(place) {
+                origin.recall(memory, &service.spec.checks, now);
             }
         }
     }
 }
 
 impl Origin {
-    fn remember(&self) -> Option<Memory> {
+    fn remember(&self, specs: &[CheckSpec]) -> Option<Memory> {
         let (faults, _) = self.life.faults.parts();
         let out = match self.life.phase {
             Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk => false,
             Phase::Fault { .. } | Phase::Recovering { .. } | Phase::Maintenance { .. } | Phase::Failed { .. } => true,
         };
-        (out || faults > 0).then(|| Memory {
+        let usual = self.usual(specs);
+        (out || faults > 0 || !usual.is_empty()).then(|| Memory {
             origin: self.spec.id,
             life: self.life,
             order: self.order.clone(),
             word: self.word.clone(),
             why: self.why.clone(),
             location: self.location,
+            usual,
         })
     }
 
-    fn recall(&mut self, memory: Memory, now: Timestamp) {
+    fn recall(&mut self, memory: Memory, specs: &[CheckSpec], now: Timestamp) {
         if self.life.phase != Phase::Unknown || self.looked {
             return;
         }
-        let Memory { life, order, word, why, location, .. } = memory;
+        let Memory { life, order, word, why, location, usual, origin: _ } = memory;
+        self.know_usual(&usual, specs);
         let phase = match (life.phase, &order) {
             // The order ran out meanwhile.
             (Phase::Maintenance { then } | Phase::Failed { then }, None) => match then {
@@ -85,5 +98,26 @@ impl Origin {
         (self.order, self.word) = (order, word);
         (self.why, self.location) = (why, location);
         self.set_marks(now);
+    }
+
+    /// What is usual of it.
+    fn usual(&self, specs: &[CheckSpec]) -> Vec<(Option<String>, Baseline)> {
+        let ttfb = self.ttfb.baseline().map(|usual| (None, usual));
+        let checks = self.checks.iter().zip(specs).filter(|(check, _)| !check.is_verify());
+        let checks = checks.filter_map(|(check, spec)| Some((Some(spec.name.clone()), check.latency().baseline()?)));
+        ttfb.into_iter().chain(checks).collect()
+    }
+
+    fn know_usual(&mut self, usual: &[(Option<String>, Baseline)], specs: &[CheckSpec]) {
+        for (name, baseline) in usual {
+            let Some(name) = name else {
+                self.ttfb.inherit(*baseline);
+                continue;
+            };
+            let place = specs.iter().position(|spec| spec.name == *name);
+            if let Some(check) = place.and_then(|place| self.checks.get_mut(place)) {
+                check.latency_mut().inherit(*baseline);
+            }
+        }
     }
 }

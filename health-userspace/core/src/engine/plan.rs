@@ -35,6 +35,10 @@ pub struct OriginPlan {
     pub response_timeout: Option<Span>,
     /// So many lost SYNs are silence to a rescue, which the network does not bring about by itself.
     pub silent_from: u8,
+    /// Failures without a success that trip it.
+    pub trip_after: u16,
+    /// Clients that must be behind them.
+    pub trip_spread_min: u8,
     /// How long sockets of this host wait for an answer to their first SYN, while a standby is usable; `None`: as the stack
     /// does.
     pub connect_timeout: Option<Span>,

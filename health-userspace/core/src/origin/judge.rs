@@ -3,6 +3,7 @@
 use super::{Around, Event, Origin, Place, why::Judged};
 use crate::{
     engine::{OrderKind, Waits},
+    latency::Held,
     lifecycle::{self, Gate, Input, Phase, Way},
     model::State,
     policy::{Approval, Policy},
@@ -16,9 +17,12 @@ impl Origin {
     pub(crate) fn judge(&mut self, around: Around<'_>, now: Timestamp, policy: &Policy, events: &mut Vec<Event>) {
         self.connect.advance(now);
         self.request.advance(now);
+        let healthy = self.life.phase == Phase::Healthy && self.trip.trip().is_none();
         for check in &mut self.checks {
-            check.advance(now);
+            check.advance(now, healthy, policy);
         }
+        let timeout = self.learned.response_timeout();
+        self.ttfb.advance(now, &Held { limits: &policy.latency, healthy, timeout, patience: policy.window });
         let serves = self.serves();
         if serves && self.may_clear_trip(now, policy) {
             self.trip.clear_by_checks(now);
@@ -31,6 +35,8 @@ impl Origin {
         let mut facts = Facts {
             connect: &mut self.connect,
             request: &mut self.request,
+            ttfb: &self.ttfb,
+            timeout,
             checks: &self.checks,
             specs: around.specs,
             traffic_judges: policy.passive && self.trip.trip().is_none(),

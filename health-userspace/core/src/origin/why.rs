@@ -2,7 +2,8 @@
 
 use super::Origin;
 use crate::{
-    engine::{Fact, Limit, LimitFrom, Of, Why},
+    engine::{Amount, Fact, Limit, LimitFrom, Of, Why},
+    latency::Baseline,
     model::{CheckSpec, Layer},
     policy::Policy,
     rule,
@@ -20,8 +21,8 @@ pub(super) struct Judged {
 }
 
 impl Origin {
-    /// What a decision by the rule of this name rests on.
-    pub(crate) fn why(&self, name: &str, specs: &[CheckSpec], policy: &Policy) -> Why {
+    /// What a decision by the rule of this name rests on. `own`: the policy without what an attack raises.
+    pub(crate) fn why(&self, name: &str, specs: &[CheckSpec], (policy, own): (&Policy, &Policy)) -> Why {
         let rule = rule::find(name);
         let (bad, good) = (self.bad_facts(specs), self.good_facts(specs));
         let (because, against) = if rule.is_some_and(|rule| rule.favours) { (good, bad) } else { (bad, good) };
@@ -29,7 +30,7 @@ impl Origin {
             because,
             against,
             ignored: self.ignored(policy),
-            limits: limits(name, policy),
+            limits: self.limits(name, specs, (policy, own)),
             otherwise: self.otherwise(name, specs, policy),
         }
     }
@@ -117,6 +118,23 @@ impl Origin {
         Fact { of: Of::Traffic(finding.layer), text: finding.text.clone(), at: track.newest() }
     }
 
+    /// The values that a rule compares with; what was learned among them.
+    fn limits(&self, name: &str, specs: &[CheckSpec], policies: (&Policy, &Policy)) -> Vec<Limit> {
+        let mut limits = limits(name, policies);
+        let late = self.worst("slow_learned").filter(|_| name == "slow_learned");
+        let usual = late.and_then(|finding| match &finding.check {
+            None => self.ttfb.baseline(),
+            Some(check) => {
+                let place = specs.iter().position(|spec| spec.name == *check)?;
+                self.checks.get(place)?.latency().baseline()
+            }
+        });
+        let learned =
+            |usual: Baseline| Limit { key: "latency", amount: Amount::Time(usual.p95), from: LimitFrom::Learned };
+        limits.extend(usual.map(learned));
+        limits
+    }
+
     /// What would have prevented it.
     fn otherwise(&self, name: &str, specs: &[CheckSpec], policy: &Policy) -> Vec<String> {
         let run = |runs: u8| format!("no change if one of the last {runs} rounds had failed");
@@ -127,6 +145,16 @@ impl Origin {
             }),
             "removed_in_a_row" => Some("not in fault if one of these rounds had found the token".to_owned()),
             "success_rate" | "worse_in_stage" => self.worst("success_rate").and_then(|finding| better(finding, policy)),
+            "slow_learned" => self.worst(name).map(|finding| {
+                let of = finding.check.as_deref().unwrap_or("time to first byte");
+                format!(
+                    "healthy if the {of} had been within the limit in one of {} buckets of 10 s",
+                    policy.latency.buckets
+                )
+            }),
+            "fall_and_rate" => {
+                self.worst(name).map(|_| format!("high_risk at most if one of the last {} had succeeded", policy.fall))
+            }
             "slow" => self.worst(name).and_then(|finding| {
                 let check = finding.check.as_deref()?;
                 Some(format!("healthy if {check} had kept to its `slow` in one of {} rounds", policy.fall))
@@ -172,10 +200,14 @@ impl Origin {
     }
 }
 
-/// The values that a rule compares with.
-pub(crate) fn limits(name: &str, policy: &Policy) -> Vec<Limit> {
+/// The values that a rule compares with: those in force, beside the service's own.
+pub(crate) fn limits(name: &str, (policy, own): (&Policy, &Policy)) -> Vec<Limit> {
     let keys = rule::find(name).map_or(&[][..], |rule| rule.keys);
-    let limit = |key: &&'static str| policy.amount(key).map(|amount| Limit { key, amount, from: LimitFrom::Policy });
+    let limit = |key: &&'static str| {
+        let amount = policy.amount(key)?;
+        let from = if own.amount(key) == Some(amount) { LimitFrom::Policy } else { LimitFrom::Mitigation };
+        Some(Limit { key, amount, from })
+    };
     keys.iter().filter_map(limit).collect()
 }
 

@@ -79,6 +79,8 @@ impl Origin {
             syn_timeout: self.learned.syn_timeout(),
             response_timeout: self.learned.response_timeout(),
             silent_from: self.learned.silent_from(),
+            trip_after: policy.trip.after,
+            trip_spread_min: policy.trip.spread_min,
             connect_timeout: self.learned.connect_timeout().filter(|_| rescued),
         }
     }

@@ -5,6 +5,7 @@ use crate::{
     engine::{DecisionKind, Explained, Fact, Of, Why},
     model::{OriginId, State},
     origin::{Origin, limits},
+    policy::Policy,
 };
 use alloc::string::ToString;
 
@@ -16,7 +17,10 @@ const fn about(what: &DecisionKind) -> Option<OriginId> {
         | DecisionKind::Stage { origin, .. }
         | DecisionKind::Asks { origin, .. }
         | DecisionKind::TripJudged { origin, .. } => Some(*origin),
-        DecisionKind::Failover { .. } | DecisionKind::Failback { .. } | DecisionKind::Panic { .. } => None,
+        DecisionKind::Mitigation { .. }
+        | DecisionKind::Failover { .. }
+        | DecisionKind::Failback { .. }
+        | DecisionKind::Panic { .. } => None,
     }
 }
 
@@ -25,7 +29,7 @@ impl Service {
     pub(super) fn why(&self, what: &DecisionKind, rule: &str) -> Why {
         if let Some(id) = about(what) {
             let origin = self.origins.iter().find(|origin| origin.spec.id == id);
-            return origin.map_or_else(Why::default, |origin| origin.why(rule, &self.spec.checks, &self.spec.policy));
+            return origin.map_or_else(Why::default, |origin| origin.why(rule, &self.spec.checks, self.policies()));
         }
         let mut because: alloc::vec::Vec<&Origin> = self.origins.iter().collect();
         because.sort_by_key(|origin| !origin.is_blocked());
@@ -37,9 +41,14 @@ impl Service {
         };
         Why {
             because: because.into_iter().take(TOLD_MAX).map(fact).collect(),
-            limits: limits(rule, &self.spec.policy),
+            limits: limits(rule, self.policies()),
             ..Why::default()
         }
+    }
+
+    /// The policy that holds, and the service's own.
+    fn policies(&self) -> (&Policy, &Policy) {
+        (self.policy(), &self.spec.policy)
     }
 
     /// All that is to be said of the origin at `place`.
@@ -47,7 +56,7 @@ impl Service {
         let origin = self.origins.get(place)?;
         let serves = matches!(origin.life.phase.state(), State::Unknown | State::Healthy);
         let rule = origin.last.as_ref().map_or(if serves { "passes" } else { "adopted" }, |last| last.rule);
-        let now = origin.why(rule, &self.spec.checks, &self.spec.policy);
+        let now = origin.why(rule, &self.spec.checks, self.policies());
         Some(Explained { last: origin.last.clone(), now })
     }
 }

@@ -19,6 +19,7 @@ struct Scene {
     now: Timestamp,
     totals: BTreeMap<OriginId, TrafficTotals>,
     kernel: BTreeMap<OriginId, KernelView>,
+    times: Vec<(OriginId, Times)>,
     neighbours: Vec<(OriginId, Option<Timestamp>)>,
     closed: Vec<ServiceId>,
     mitigated: Vec<Mitigated>,
@@ -71,6 +72,7 @@ impl Scene {
             now,
             totals: BTreeMap::new(),
             kernel: BTreeMap::from([(A, KernelView::default()), (B, KernelView::default())]),
+            times: Vec::new(),
             neighbours: Vec::new(),
             closed: Vec::new(),
             mitigated: Vec::new(),
@@ -83,6 +85,7 @@ impl Scene {
         self.now = self.now.after(TICK);
         let input = Input {
             traffic: self.totals.iter().map(|(id, totals)| (*id, *totals)).collect(),
+            times: core::mem::take(&mut self.times),
             kernel: self.kernel.iter().map(|(id, view)| (*id, *view)).collect(),
             checks,
             weights: Vec::new(),
@@ -189,6 +192,7 @@ impl Scene {
             }
             DecisionKind::Failover { from, to } => format!("failover {from}>{to} {}", decision.by),
             DecisionKind::Failback { from, to } => format!("failback {from}>{to} {}", decision.by),
+            DecisionKind::Mitigation { on } => format!("mitigation {on} {}", decision.by),
             DecisionKind::Panic { on } => format!("panic {on}"),
             DecisionKind::Override { origin, order } => format!("{} {order:?} {}", origin.0, decision.by),
             DecisionKind::Stage { origin, percent } => format!("{} stage {percent}", origin.0),

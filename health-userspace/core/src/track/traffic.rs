@@ -4,7 +4,7 @@ use crate::{
     clients::{ClientWindow, Clients},
     evidence::{Evidence, Polarity},
     model::{Layer, Location},
-    policy::Policy,
+    policy::{FaultRule, Policy},
     time::Timestamp,
     verdict::{Finding, Grade},
     window::{Tally, Window},
@@ -195,7 +195,11 @@ impl TrafficTrack {
     #[must_use]
     pub fn judged(&self, policy: &Policy) -> Tally {
         let all = self.window.tally();
-        Tally { bad: self.clients.all().counted(policy.trip.spread_min, all.bad), ..all }
+        let clients = self.clients.all();
+        // Whoever attacks provokes resets, and a scrubber sends some: a few clients' say nothing then.
+        let discounted = self.layer > Layer::Transport && clients.spread() < policy.reset_spread_min;
+        let bad = if discounted { all.bad.saturating_sub(self.kinds().answered) } else { all.bad };
+        Tally { bad: clients.counted(policy.trip.spread_min, bad), ..all }
     }
 
     /// Newest evidence.
@@ -252,6 +256,9 @@ impl TrafficTrack {
                 }
             }
         };
+        // Where a fault takes both, a success among the newest ends the run.
+        let runs = policy.fault_rule == FaultRule::Either || self.streak.total() >= u64::from(policy.fall);
+        let grade = if runs { grade } else { grade.min(Grade::HighRisk) };
         self.accused = grade > Grade::Healthy;
         grade
     }
@@ -260,7 +267,10 @@ impl TrafficTrack {
         let grade = self.grade(policy);
         let finding = (grade > Grade::Healthy).then(|| Finding {
             grade,
-            rule: "success_rate",
+            rule: match (grade, policy.fault_rule) {
+                (Grade::Fault, FaultRule::Both) => "fall_and_rate",
+                _ => "success_rate",
+            },
             layer: self.layer,
             traffic: true,
             check: None,

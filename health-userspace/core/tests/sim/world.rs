@@ -237,6 +237,7 @@ impl World {
         let checks = self.rounds();
         let mut input = Input {
             traffic: self.hosts.iter().map(|(id, host)| (*id, host.totals)).collect(),
+            times: Vec::new(),
             kernel: self.hosts.iter().map(|(id, host)| (*id, host.view)).collect(),
             checks,
             weights: Vec::new(),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use health_core::{
     Span, Timestamp,
     engine::{Memory, Order, OrderKind},
+    latency::Baseline,
     lifecycle::{Cause, CauseBy, Faults, Lifecycle, Phase, Then, Way},
     model::{Layer, Location, OriginId},
 };
@@ -18,6 +19,9 @@ pub(super) const VERSION: u16 = 1;
 
 /// A verdict older than this is stale: the origin is judged anew. Orders have ends of their own.
 const VERDICT_AGE_MAX: Span = Span::from_secs(3600);
+
+/// What was usual longer ago than this is not any more: a day, in which every hour comes round once.
+const USUAL_AGE_MAX: Span = Span::from_secs(24 * 3600);
 
 /// The two clocks at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +54,18 @@ pub(super) struct Saved {
     word: Option<SavedOrder>,
     why: Vec<String>,
     location: Option<String>,
+    /// What was usual. Absent in the files of versions that did not learn it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    usual: Vec<SavedUsual>,
+}
+
+/// What answers usually take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct SavedUsual {
+    /// Name of the check; `None` for the first bytes of traffic.
+    check: Option<String>,
+    p95_us: u64,
+    samples: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +122,7 @@ pub(super) fn save(memories: &[Memory], names: &Names, clock: Clock) -> Vec<Save
             word: memory.word.as_ref().map(|order| SavedOrder::of(order, clock)),
             why: memory.why.clone(),
             location: memory.location.map(|location| location.name().to_owned()),
+            usual: memory.usual.iter().map(SavedUsual::of).collect(),
         })
     };
     memories.iter().filter_map(one).collect()
@@ -124,7 +141,8 @@ impl File {
             let Some((id, ..)) = known else { continue };
             let is_order = matches!(saved.state, State::Maintenance { .. } | State::Failed { .. });
             if is_stale && !is_order {
-                stale += 1;
+                stale += u64::from(saved.is_urgent());
+                memories.extend(saved.only_usual(age).map(|saved| saved.recall(*id, saved_at, clock)));
                 continue;
             }
             memories.push(saved.recall(*id, saved_at, clock));
@@ -150,7 +168,44 @@ impl Saved {
             word: order(self.word),
             why: self.why,
             location: self.location.as_deref().and_then(location),
+            usual: self.usual.into_iter().map(SavedUsual::recall).collect(),
         }
+    }
+}
+
+impl SavedUsual {
+    fn of((check, usual): &(Option<String>, Baseline)) -> Self {
+        Self { check: check.clone(), p95_us: usual.p95.0 / 1000, samples: usual.samples }
+    }
+
+    fn recall(self) -> (Option<String>, Baseline) {
+        let Self { check, p95_us, samples } = self;
+        (check, Baseline { p95: Span(p95_us.saturating_mul(1000)), samples })
+    }
+}
+
+impl Saved {
+    /// Whether there is more to it than what was usual, so that it is worth a write of its own.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.state != State::Serves || self.faults > 0 || self.order.is_some() || self.word.is_some()
+    }
+
+    /// The same without what was usual, which changes by the minute.
+    pub(super) fn without_usual(&self) -> Self {
+        Self { usual: Vec::new(), ..self.clone() }
+    }
+
+    /// What a stale memory still tells: what was usual, for a day.
+    fn only_usual(self, age: Span) -> Option<Self> {
+        (age <= USUAL_AGE_MAX && !self.usual.is_empty()).then_some(Self {
+            state: State::Serves,
+            faults: 0,
+            order: None,
+            word: None,
+            why: Vec::new(),
+            location: None,
+            ..self
+        })
     }
 }
 

@@ -29,6 +29,7 @@ fn memory(phase: Phase, clock: Clock) -> Memory {
         word: None,
         why: vec!["port 0/3".to_owned()],
         location: Some(Location::OriginHost),
+        usual: Vec::new(),
     }
 }
 
