@@ -11,12 +11,14 @@ use crate::{
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 mod memory;
+mod outage;
 mod plan;
 mod totals;
 mod view;
 mod why;
 
 pub use memory::Memory;
+pub use outage::Route;
 pub use plan::{FrontendPlan, Lease, OriginPlan, Plan};
 pub use totals::{Quantile, Sum, TrafficTotals};
 pub use view::{OriginView, ServiceView, Waits};
@@ -44,6 +46,8 @@ pub struct Input {
     /// `None`: it is reachable again, or there is none any more. The newest word about an origin stands until the next; say it
     /// again for an origin that was added. That somebody can't be found on the link is positive evidence, not silence.
     pub neighbours: Vec<(OriginId, Option<Timestamp>)>,
+    /// Ways to origins that are new or other ones; `None`: there is no route. Each stands until the next word.
+    pub routes: Vec<(OriginId, Option<Route>)>,
     /// Services under attack: what is being mitigated there. The whole list, each time; a service that is not on it is not.
     pub mitigated: Vec<Mitigated>,
     /// Services whose window of the day is closed: no stage of a way back begins there.
@@ -238,6 +242,8 @@ pub enum DecisionKind {
 #[derive(Clone, Debug)]
 pub struct Engine {
     services: Vec<Service>,
+    /// Failures that are no origin's.
+    outages: outage::Outages,
     /// Service and place in it of each origin.
     index: BTreeMap<OriginId, (usize, usize)>,
 }
@@ -246,7 +252,7 @@ impl Engine {
     /// Nothing is known yet.
     #[must_use]
     pub fn new(services: Vec<ServiceSpec>, now: Timestamp) -> Self {
-        let mut engine = Self { services: Vec::new(), index: BTreeMap::new() };
+        let mut engine = Self { services: Vec::new(), outages: outage::Outages::default(), index: BTreeMap::new() };
         engine.reconfigure(services, now);
         engine
     }
@@ -327,6 +333,11 @@ impl Engine {
                 origin.see_neighbour(*failed);
             }
         }
+        for (id, route) in &input.routes {
+            if let Some((_, origin)) = self.find(*id) {
+                origin.route = *route;
+            }
+        }
         for result in &input.checks {
             if let Some((_, origin)) = self.find(result.origin) {
                 origin.see_check(result);
@@ -347,7 +358,9 @@ impl Engine {
         for service in &mut self.services {
             let word = input.mitigated.iter().find(|word| word.service == service.spec.id);
             service.mitigate(word, now, &mut step);
+            service.assess(now);
         }
+        self.outages.find(&mut self.services, now);
         for service in &mut self.services {
             service.judge(!input.closed.contains(&service.spec.id), now, &mut step);
             service.plan(now, &mut step);

@@ -1,7 +1,7 @@
 //! One origin: its evidence, the watch on its trip, its life, and what an operator ordered.
 
 use crate::{
-    engine::{Decision, KernelView, Order, OrderKind, TrafficTotals, Waits},
+    engine::{Decision, KernelView, Order, OrderKind, Route, TrafficTotals, Waits},
     evidence::{Evidence, Meter, Source},
     latency::{Latency, Times},
     learn::Learner,
@@ -15,6 +15,7 @@ use crate::{
 };
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 
+mod held;
 mod judge;
 mod pace;
 mod proof;
@@ -55,10 +56,6 @@ pub(crate) enum Event {
 /// What an origin is judged with besides its own evidence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Around<'a> {
-    /// Its checks.
-    pub(crate) specs: &'a [CheckSpec],
-    /// Whether somebody else can stand in for it.
-    pub(crate) covered: bool,
     /// What its way back depends on.
     pub(crate) place: Place,
     /// How its flows in a stage are worse than the others', if they are.
@@ -121,6 +118,16 @@ pub(crate) struct Origin {
     freshly_failing: bool,
     /// Since when its next hop can't be found.
     neighbour_failed: Option<Timestamp>,
+    /// The way to it, as routing has it.
+    pub(crate) route: Option<Route>,
+    /// Since when nothing of it answers.
+    silent: Option<Timestamp>,
+    /// Where what looks like its failure sits, if it is not its own.
+    pub(crate) outage: Option<Location>,
+    /// All that is found of it is the trouble of a check.
+    pub(crate) excused: bool,
+    /// Checks cleared its trip in this tick.
+    trip_cleared: bool,
     lease: wish::Renewal,
     dynamic: Option<pace::DynamicWeight>,
 }
@@ -158,6 +165,11 @@ impl Origin {
             forgiven: Timestamp::NEVER,
             freshly_failing: false,
             neighbour_failed: None,
+            route: None,
+            silent: None,
+            outage: None,
+            excused: false,
+            trip_cleared: false,
             lease: wish::Renewal::default(),
             dynamic: None,
         }

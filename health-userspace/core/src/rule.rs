@@ -60,6 +60,13 @@ pub const RULES: &[Rule] = &[
         LATENCY,
         "answers took much longer than usual, for so many buckets of ten seconds in a row",
     ),
+    against(
+        "path_failed",
+        &[],
+        "many origins behind one next hop fell silent at once: the path fails, and nobody is moved",
+    ),
+    against("node_failed", &[], "all origins fell silent at once: this node fails, and nobody is moved"),
+    against("check_fails_everywhere", &[], "a check fails on every origin while lower checks and traffic pass"),
     against("contradicted", &["samples_min.passive"], "a check fails while enough traffic at its layer succeeds"),
     against("unreachable", &[], "its next hop is not found on the link"),
     against("trials_failed", TRIP, "the kernel tripped it, and two flows that tried it again failed"),

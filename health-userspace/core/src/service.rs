@@ -14,6 +14,7 @@ use frontends::{Base, Table};
 
 mod attack;
 mod canary;
+mod everywhere;
 mod frontends;
 mod why;
 
@@ -31,6 +32,8 @@ pub(crate) struct Service {
     mitigated: Option<Mitigated>,
     /// The policy while it is.
     pub(crate) raised: Option<Box<Policy>>,
+    /// Checks that fail on all origins, by their places.
+    everywhere: BTreeMap<usize, everywhere::Everywhere>,
     active_tier: Option<u8>,
     panic: bool,
     tables: BTreeMap<FrontendId, Table>,
@@ -47,6 +50,7 @@ impl Service {
             origins,
             mitigated: None,
             raised: None,
+            everywhere: BTreeMap::new(),
             active_tier: None,
             panic: false,
             tables: BTreeMap::new(),
@@ -109,18 +113,29 @@ impl Service {
         step.decisions.push(self.decision(now, what, change.rule, evidence, "judge".to_owned()));
     }
 
+    /// Forms an opinion of every origin, by its own evidence.
+    pub(crate) fn assess(&mut self, now: Timestamp) {
+        for place in 0..self.origins.len() {
+            let covered = self.is_covered(place);
+            let policy = in_force(self.raised.as_deref(), &self.spec);
+            if let Some(origin) = self.origins.get_mut(place) {
+                origin.assess(&self.spec.checks, covered, now, policy);
+            }
+        }
+    }
+
     /// Judges every origin.
     /// `open`: whether stages of a way back may begin at this time of the day.
     pub(crate) fn judge(&mut self, open: bool, now: Timestamp, step: &mut Step) {
+        self.excuse_all(now, step);
         for place in 0..self.origins.len() {
             self.end_order(place, now, step);
-            let covered = self.is_covered(place);
             let way = Place { open, alone: self.is_alone(place) };
             let worse = self.compare(place);
             let policy = in_force(self.raised.as_deref(), &self.spec);
             let Some(origin) = self.origins.get_mut(place) else { continue };
             let mut events = Vec::new();
-            let around = Around { specs: &self.spec.checks, covered, place: way, worse: worse.as_ref() };
+            let around = Around { place: way, worse: worse.as_ref() };
             origin.judge(around, now, policy, &mut events);
             if origin.take_suspicion(now) {
                 step.suspects.push(origin.spec.id);
@@ -307,6 +322,8 @@ fn member(origin: &Origin, weights: StateWeights) -> Member {
         Phase::Recovering { .. } => (Standing::Waiting, 0),
         Phase::Maintenance { .. } => (Standing::Never, 0),
     };
+    // What fails is not the origin, so nobody is moved from it.
+    let factor = if origin.is_held() { weights.healthy } else { factor };
     let spec = &origin.spec;
     Member { id: spec.id, tier: spec.tier, weight: spec.weight, factor, standing }
 }

@@ -32,6 +32,11 @@ pub struct CheckTrack {
     late_in_a_row: u32,
     runs: Runs,
     reason: Option<Reason>,
+    /// When the present run of failures began.
+    failing_since: Timestamp,
+    newest_pass: Timestamp,
+    /// What it found is its own trouble, for now.
+    excused: bool,
     /// What traffic had shown when the present run of failures began.
     traffic_before: Shown,
     newest: Timestamp,
@@ -96,6 +101,9 @@ impl CheckTrack {
             late_in_a_row: 0,
             runs: Runs::default(),
             reason: None,
+            failing_since: Timestamp::NEVER,
+            newest_pass: Timestamp::NEVER,
+            excused: false,
             traffic_before: Shown::default(),
             newest: Timestamp::NEVER,
             usual: Span::ZERO,
@@ -146,6 +154,7 @@ impl CheckTrack {
         let tally = |good| if good { Tally { good: 1, bad: 0 } } else { Tally { good: 0, bad: 1 } };
         if !passed && self.runs.failures() == 0 {
             self.traffic_before = traffic;
+            self.failing_since = evidence.at;
         }
         self.reason = if passed { self.reason } else { round.reason };
         let late = passed && self.is_late(round);
@@ -153,6 +162,7 @@ impl CheckTrack {
             self.learn_usual(round.took);
         }
         if passed {
+            self.newest_pass = self.newest_pass.max(evidence.at);
             self.latency.record_one(round.took);
         }
         let removed = !passed && round.reason == Some(Reason::Hsm(Hsm::Removed));
@@ -187,6 +197,44 @@ impl CheckTrack {
     pub fn clear(&mut self) {
         self.window.clear();
         self.prompt.clear();
+    }
+
+    /// Since when it fails, if the newest round did.
+    pub(crate) fn failing_since(&self) -> Option<Timestamp> {
+        (self.runs.failures() > 0).then_some(self.failing_since)
+    }
+
+    /// The same, where nothing answers it.
+    pub(crate) fn silent_since(&self) -> Option<Timestamp> {
+        self.failing_since().filter(|_| self.reason.is_some_and(|reason| reason.location() == Location::OriginHost))
+    }
+
+    /// Whether the newest round failed though something answered.
+    pub(crate) fn is_answered_wrongly(&self) -> bool {
+        self.failing_since().is_some() && self.silent_since().is_none()
+    }
+
+    /// End of the newest round that passed.
+    pub(crate) const fn newest_pass(&self) -> Timestamp {
+        self.newest_pass
+    }
+
+    /// Whether its failure may be the trouble of the check itself: what an HSM fails at, a worker has told apart already.
+    pub(crate) const fn may_be_the_checks_own(&self) -> bool {
+        !matches!(self.reason, Some(Reason::Hsm(_)))
+    }
+
+    /// What it finds is its own trouble, until it passes.
+    pub(crate) const fn excuse(&mut self) {
+        self.excused = true;
+    }
+
+    /// It passes again after its own trouble: what failed meanwhile says nothing.
+    pub(crate) fn end_excuse(&mut self) {
+        if self.excused && self.runs.failures() == 0 {
+            self.excused = false;
+            self.clear();
+        }
     }
 
     /// In the window.

@@ -80,6 +80,7 @@ fn input(specs: &[ServiceSpec], now: Timestamp, round: u64, dead: bool) -> Input
         orders: Vec::new(),
         neighbours: Vec::new(),
         closed: Vec::new(),
+        routes: Vec::new(),
         mitigated: Vec::new(),
         in_sync: true,
     }

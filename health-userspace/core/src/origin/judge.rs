@@ -5,7 +5,7 @@ use crate::{
     engine::{OrderKind, Waits},
     latency::Held,
     lifecycle::{self, Gate, Input, Phase, Way},
-    model::State,
+    model::{CheckSpec, State},
     policy::{Approval, Policy},
     time::Timestamp,
     verdict::{self, Facts},
@@ -13,8 +13,8 @@ use crate::{
 use alloc::vec::Vec;
 
 impl Origin {
-    /// Judges, and takes the step that follows.
-    pub(crate) fn judge(&mut self, around: Around<'_>, now: Timestamp, policy: &Policy, events: &mut Vec<Event>) {
+    /// Forms an opinion of it, by its own evidence. `covered`: whether somebody else can stand in for it.
+    pub(crate) fn assess(&mut self, specs: &[CheckSpec], covered: bool, now: Timestamp, policy: &Policy) {
         self.connect.advance(now);
         self.request.advance(now);
         let healthy = self.life.phase == Phase::Healthy && self.trip.trip().is_none();
@@ -23,31 +23,40 @@ impl Origin {
         }
         let timeout = self.learned.response_timeout();
         self.ttfb.advance(now, &Held { limits: &policy.latency, healthy, timeout, patience: policy.window });
-        let serves = self.serves();
-        if serves && self.may_clear_trip(now, policy) {
+        self.trip_cleared = self.serves() && self.may_clear_trip(now, policy);
+        if self.trip_cleared {
             self.trip.clear_by_checks(now);
             self.clear_traffic();
-            events.push(Event::Trip { confirmed: false, rule: "rise_in_a_row" });
         }
+        self.note_silence(policy);
         self.judged = Judged { connect: self.connect.judged(policy), request: self.request.judged(policy) };
         let last_seen = self.last_seen();
-        let neighbour = self.neighbour(around.covered, policy);
+        let neighbour = self.neighbour(covered, policy);
         let mut facts = Facts {
             connect: &mut self.connect,
             request: &mut self.request,
             ttfb: &self.ttfb,
             timeout,
             checks: &self.checks,
-            specs: around.specs,
+            specs,
             traffic_judges: policy.passive && self.trip.trip().is_none(),
             last_seen,
             neighbour,
         };
         self.verdict = verdict::judge(&mut facts, policy);
+    }
+
+    /// Judges, and takes the step that follows.
+    pub(crate) fn judge(&mut self, around: Around<'_>, now: Timestamp, policy: &Policy, events: &mut Vec<Event>) {
+        let serves = self.serves();
+        if core::mem::take(&mut self.trip_cleared) {
+            events.push(Event::Trip { confirmed: false, rule: "rise_in_a_row" });
+        }
         let holds_back = self.holds_back(now, policy);
-        let mut input = self.input(around.worse, now, policy);
+        let mut input = self.held_back(self.input(around.worse, now, policy));
         // A tripped origin gets nothing new anyway: until it is known whether the trip lasts, it stays what it was.
-        if (holds_back || self.trip.trip().is_some()) && matches!(input, Input::Judged { .. }) {
+        let waits = (holds_back || self.trip.trip().is_some()) && self.outage.is_none();
+        if waits && matches!(input, Input::Judged { .. }) {
             input = Input::Silence;
         }
         let tripped = self.trip.trip().is_some();

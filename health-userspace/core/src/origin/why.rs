@@ -163,6 +163,11 @@ impl Origin {
                 "in fault if fewer than {} answers of real traffic had been seen to be fine",
                 policy.samples_min.passive
             )),
+            "path_failed" | "node_failed" => Some(
+                "in fault if somebody behind the same next hop still answered, or could stand in from outside"
+                    .to_owned(),
+            ),
+            "check_fails_everywhere" => Some("worse if it had passed on one origin of the service".to_owned()),
             "unreachable" => Some("healthy if its next hop had answered on the link".to_owned()),
             "trials_failed" => {
                 Some("the trip would not be confirmed if one of the two trials had succeeded".to_owned())

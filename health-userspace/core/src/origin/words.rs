@@ -142,7 +142,7 @@ impl Origin {
             Phase::Fault { .. } | Phase::Recovering { .. } => self.location,
             Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk => {
                 let tripped = self.trip.trip().map(|trip| self.track(trip.streak).location(self.last_seen()));
-                tripped.or_else(|| self.verdict.findings.first().map(|finding| finding.location))
+                self.outage.or(tripped).or_else(|| self.verdict.findings.first().map(|finding| finding.location))
             }
             Phase::Maintenance { .. } | Phase::Failed { .. } => None,
         }

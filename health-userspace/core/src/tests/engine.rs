@@ -22,6 +22,7 @@ struct Scene {
     times: Vec<(OriginId, Times)>,
     neighbours: Vec<(OriginId, Option<Timestamp>)>,
     closed: Vec<ServiceId>,
+    routes: Vec<(OriginId, Option<Route>)>,
     mitigated: Vec<Mitigated>,
     step: Step,
     decisions: Vec<Decision>,
@@ -75,6 +76,7 @@ impl Scene {
             times: Vec::new(),
             neighbours: Vec::new(),
             closed: Vec::new(),
+            routes: Vec::new(),
             mitigated: Vec::new(),
             step: Step::default(),
             decisions: Vec::new(),
@@ -92,6 +94,7 @@ impl Scene {
             orders,
             neighbours: core::mem::take(&mut self.neighbours),
             closed: self.closed.clone(),
+            routes: core::mem::take(&mut self.routes),
             mitigated: self.mitigated.clone(),
             in_sync: true,
         };
@@ -1329,3 +1332,6 @@ fn what_was_healthy_is_judged_anew_and_an_order_that_ran_out_is_over() {
 
 #[path = "judgement.rs"]
 mod judgement;
+
+#[path = "location.rs"]
+mod location;

@@ -244,6 +244,7 @@ impl World {
             orders,
             neighbours: self.neighbours(),
             closed: Vec::new(),
+            routes: Vec::new(),
             mitigated: Vec::new(),
             in_sync: !self.writes_fail,
         };
