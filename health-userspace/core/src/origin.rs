@@ -3,7 +3,7 @@
 use crate::{
     engine::{Decision, KernelView, Order, OrderKind, Route, TrafficTotals, Waits},
     evidence::{Evidence, Meter, Source},
-    latency::{Latency, Times},
+    latency::Latency,
     learn::Learner,
     lifecycle::{self, Cause, CauseBy, Faults, Input, Lifecycle, Phase},
     model::{CheckResult, CheckSpec, Layer, Location, OriginSpec, Outcome, State},
@@ -126,8 +126,8 @@ pub(crate) struct Origin {
     pub(crate) outage: Option<Location>,
     /// All that is found of it is the trouble of a check.
     pub(crate) excused: bool,
-    /// Checks cleared its trip in this tick.
-    trip_cleared: bool,
+    /// The rule by which checks cleared its trip in this tick.
+    trip_cleared: Option<&'static str>,
     lease: wish::Renewal,
     dynamic: Option<pace::DynamicWeight>,
 }
@@ -169,7 +169,7 @@ impl Origin {
             silent: None,
             outage: None,
             excused: false,
-            trip_cleared: false,
+            trip_cleared: None,
             lease: wish::Renewal::default(),
             dynamic: None,
         }
@@ -215,13 +215,6 @@ impl Origin {
             && ((before.0.is_none() && failing.0.is_some()) || (before.1.is_none() && failing.1.is_some()));
     }
 
-    /// Takes times to first byte. While it is tripped they are those of trials and of old connections.
-    pub(crate) fn see_times(&mut self, times: &Times) {
-        if self.trip.trip().is_none() {
-            self.ttfb.record(times);
-        }
-    }
-
     /// Well enough to learn from.
     fn is_steady(&self) -> bool {
         self.trip.trip().is_none() && matches!(self.life.phase, Phase::Unknown | Phase::Healthy | Phase::Degraded)
@@ -231,11 +224,6 @@ impl Origin {
     pub(crate) fn see_neighbour(&mut self, failed: Option<Timestamp>) {
         self.freshly_failing |= failed.is_some() && self.neighbour_failed.is_none();
         self.neighbour_failed = failed;
-    }
-
-    /// Whether it could take what another one loses: used as judged, not tripped, and to be found on the link.
-    pub(crate) fn can_stand_in(&self) -> bool {
-        self.serves() && self.trip.trip().is_none() && self.neighbour_failed.is_none() && self.spec.weight > 0
     }
 
     /// Takes the kernel's view.

@@ -3,10 +3,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash, Hasher},
     net::IpAddr,
 };
 
-use health_core::{Timestamp, model::OriginId};
+use health_core::{Timestamp, engine::Route, model::OriginId};
 use tracing::{error, info, warn};
 
 use super::{
@@ -30,13 +31,22 @@ pub(super) struct House {
     failed: BTreeMap<(u32, IpAddr), Timestamp>,
     /// Origins behind such neighbours, as the judgement was last told.
     told: BTreeMap<OriginId, Timestamp>,
+    /// Routes to origins, as the judgement was last told.
+    routes: BTreeMap<OriginId, Route>,
     /// Troubles with reverse paths that were said.
     said: BTreeSet<String>,
 }
 
 impl House {
     pub(super) const fn new(neighbours: Neighbours, ways: Ways) -> Self {
-        Self { neighbours, ways, failed: BTreeMap::new(), told: BTreeMap::new(), said: BTreeSet::new() }
+        Self {
+            neighbours,
+            ways,
+            failed: BTreeMap::new(),
+            told: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            said: BTreeSet::new(),
+        }
     }
 
     /// Waits for words about neighbours. Cancel safe.
@@ -48,6 +58,7 @@ impl House {
     pub(super) fn reconfigured(&mut self, ways: Ways) {
         self.ways = ways;
         self.told.clear();
+        self.routes.clear();
     }
 
     fn saw(&mut self, words: &[Neighbour], now: Timestamp) {
@@ -74,6 +85,37 @@ impl House {
     }
 }
 
+impl House {
+    /// Routes that are new, other ones, or gone.
+    fn new_routes(&mut self, ids: &impl Ids) -> Vec<(OriginId, Option<Route>)> {
+        let now: BTreeMap<OriginId, Route> =
+            self.ways.origins.iter().map(|(&at, hop)| (ids.origin(at), route(at.ip(), *hop))).collect();
+        let gone = self.routes.keys().filter(|id| !now.contains_key(id)).map(|&id| (id, None));
+        let fresh = now.iter().filter(|(id, route)| self.routes.get(id) != Some(route));
+        let news = gone.chain(fresh.map(|(&id, &route)| (id, Some(route)))).collect();
+        self.routes = now;
+        news
+    }
+}
+
+/// What the judgement knows of a way: the hop by a number of its own, the prefix by its bits. Prefixes are those that are
+/// routed one by one: /24 (RFC 1812 §4.2.2.11 leaves no class, providers filter what is longer) and /48 (RFC 6177).
+fn route(address: IpAddr, hop: Hop) -> Route {
+    let number = |interface: u32, next: Option<IpAddr>| {
+        let mut hasher = DefaultHasher::new();
+        (interface, next).hash(&mut hasher);
+        hasher.finish()
+    };
+    let prefix = match address.to_canonical() {
+        IpAddr::V4(ip) => u64::from(ip.to_bits() >> 8),
+        // The first bits of no IPv6 prefix in use are 0, so the two never meet.
+        IpAddr::V6(ip) => u64::try_from(ip.to_bits() >> 80).unwrap_or(u64::MAX),
+    };
+    // On the link itself, it is the link that all there have in common.
+    let gateway = hop.next.to_canonical() != address.to_canonical();
+    Route { hop: number(hop.interface, gateway.then_some(hop.next)), prefix, gateway }
+}
+
 impl Daemon {
     /// Interfaces that came or went, routes that moved, versions that ended.
     pub(super) async fn keep_house(&mut self) {
@@ -97,6 +139,7 @@ impl Daemon {
             self.say_reverse_paths();
             self.tell_neighbours();
         }
+        self.input.routes.extend(self.house.new_routes(self.datapath.registry()));
     }
 
     /// A route that was learned may bring what a start refuses. Then flows can't be kept from moving, but it is said.
@@ -214,5 +257,25 @@ impl Daemon {
     pub(super) fn evictions(&self) -> Vec<(&'static str, u64)> {
         let census = self.sweeper.census();
         census.map_or_else(Vec::new, |c| vec![("flows", c.flows.evicted), ("half_open", c.half_open.evicted)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_is_a_hop_and_so_is_a_link() {
+        let way = |address: &str, interface, next: &str| {
+            route(address.parse().expect("an address"), Hop { interface, next: next.parse().expect("an address") })
+        };
+        let (far, farther) = (way("10.1.1.1", 2, "10.0.0.1"), way("10.1.2.1", 2, "10.0.0.1"));
+        assert!(far.gateway && far.hop == farther.hop && far.prefix != farther.prefix);
+        assert_ne!(far.hop, way("10.1.1.1", 3, "10.0.0.1").hop, "the same address on another link");
+        let (near, beside) = (way("10.0.0.7", 2, "10.0.0.7"), way("10.0.0.8", 2, "10.0.0.8"));
+        assert!(!near.gateway && near == beside, "one link, one prefix");
+        assert_ne!(near.hop, far.hop);
+        let (v6, other) = (way("2001:db8:1::1", 2, "fe80::1"), way("2001:db8:2::1", 2, "fe80::1"));
+        assert!(v6.gateway && v6.hop == other.hop && v6.prefix != other.prefix);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Origin;
 use crate::{
+    latency::Times,
     lifecycle::{CauseBy, Input, Phase, Serving},
     model::{CheckSpec, Layer, Location},
     policy::Policy,
@@ -11,6 +12,18 @@ use crate::{
 };
 
 impl Origin {
+    /// Takes times to first byte. While it is tripped they are those of trials and of old connections.
+    pub(crate) fn see_times(&mut self, times: &Times) {
+        if self.trip.trip().is_none() {
+            self.ttfb.record(times);
+        }
+    }
+
+    /// Whether it could take what another one loses: used as judged, not tripped, and to be found on the link.
+    pub(crate) fn can_stand_in(&self) -> bool {
+        self.serves() && self.trip.trip().is_none() && self.neighbour_failed.is_none() && self.spec.weight > 0
+    }
+
     /// Since when nothing of it answers, and who tried was not told no: silence is what a path that fails brings about.
     pub(crate) fn silent_since(&self) -> Option<Timestamp> {
         self.silent
@@ -61,7 +74,7 @@ impl Origin {
     /// What the judgement comes to while it is held: bad enough to be seen, and no fault.
     pub(super) fn held_back(&self, input: Input) -> Input {
         let rule = match self.outage.filter(|_| self.serves()) {
-            Some(location) if location == Location::Path => "path_failed",
+            Some(Location::Path) => "path_failed",
             Some(_) => "node_failed",
             None => return input,
         };

@@ -23,8 +23,8 @@ impl Origin {
         }
         let timeout = self.learned.response_timeout();
         self.ttfb.advance(now, &Held { limits: &policy.latency, healthy, timeout, patience: policy.window });
-        self.trip_cleared = self.serves() && self.may_clear_trip(now, policy);
-        if self.trip_cleared {
+        self.trip_cleared = (self.serves() && self.may_clear_trip(now, policy)).then_some("rise_in_a_row");
+        if self.trip_cleared.is_some() {
             self.trip.clear_by_checks(now);
             self.clear_traffic();
         }
@@ -49,9 +49,8 @@ impl Origin {
     /// Judges, and takes the step that follows.
     pub(crate) fn judge(&mut self, around: Around<'_>, now: Timestamp, policy: &Policy, events: &mut Vec<Event>) {
         let serves = self.serves();
-        if core::mem::take(&mut self.trip_cleared) {
-            events.push(Event::Trip { confirmed: false, rule: "rise_in_a_row" });
-        }
+        let cleared = self.trip_cleared.take();
+        events.extend(cleared.map(|rule| Event::Trip { confirmed: false, rule }));
         let holds_back = self.holds_back(now, policy);
         let mut input = self.held_back(self.input(around.worse, now, policy));
         // A tripped origin gets nothing new anyway: until it is known whether the trip lasts, it stays what it was.
