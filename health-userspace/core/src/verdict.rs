@@ -198,7 +198,7 @@ fn unreachable(neighbour: Neighbour) -> Option<Finding> {
 }
 
 /// Keeps the score inside the band of its grade, so that the two never tell different stories.
-fn score_within(grade: Grade, score: u8, below: SuccessBelow) -> u8 {
+pub(crate) fn score_within(grade: Grade, score: u8, below: SuccessBelow) -> u8 {
     let (least, most) = match grade {
         Grade::Unknown => (50, 50),
         Grade::Healthy => (below.degraded, 100),

@@ -5,10 +5,10 @@ use crate::{
     latency::Times,
     lifecycle::{CauseBy, Input, Phase, Serving},
     model::{CheckSpec, Layer, Location},
-    policy::Policy,
+    policy::{Policy, SuccessBelow},
     time::Timestamp,
     track::CheckTrack,
-    verdict::Grade,
+    verdict::{Grade, score_within},
 };
 
 impl Origin {
@@ -136,7 +136,7 @@ impl Origin {
     }
 
     /// What the check at `place` found is the check's own trouble.
-    pub(crate) fn excuse(&mut self, place: usize, spec: &CheckSpec) {
+    pub(crate) fn excuse(&mut self, place: usize, spec: &CheckSpec, below: SuccessBelow) {
         if let Some(track) = self.checks.get_mut(place) {
             track.excuse();
         }
@@ -150,6 +150,7 @@ impl Origin {
         self.verdict.findings.sort_by_key(|finding| core::cmp::Reverse(finding.grade));
         let worst = self.verdict.findings.iter().map(|finding| finding.grade).max();
         self.verdict.grade = worst.unwrap_or(self.verdict.grade);
+        self.verdict.score = score_within(self.verdict.grade, self.verdict.score, below);
         let own = self.verdict.findings.iter().filter(|finding| finding.rule != "check_fails_everywhere");
         self.excused = own.map(|finding| finding.grade).max().is_none_or(|worst| worst <= Grade::Healthy);
     }

@@ -51,8 +51,9 @@ impl Service {
                 Word::Nothing => self.is_ending(place, wait, now),
             };
             if let Some(spec) = self.spec.checks.get(place).filter(|_| excused) {
+                let below = self.spec.policy.success_below_percent;
                 let asked = self.origins.iter_mut().filter(|origin| origin.has_a_say());
-                asked.for_each(|origin| origin.excuse(place, spec));
+                asked.for_each(|origin| origin.excuse(place, spec, below));
             }
         }
     }

@@ -4,8 +4,8 @@ use health_core::{
     Span, Timestamp,
     clients::CLIENTS,
     engine::{
-        Engine, FrontendPlan, Input, KernelView, Lease, Order, OrderKind, OriginPlan, Plan, Quantile, Step, Streak,
-        TrafficTotals, TripView,
+        Engine, FrontendPlan, Input, KernelView, Lease, Order, OrderKind, OriginPlan, Plan, Quantile, Route, Step,
+        Streak, TrafficTotals, TripView,
     },
     model::{
         Balance, CheckResult, CheckSpec, Family, FrontendId, FrontendSpec, Layer, LocalReason, Mode, OriginId,
@@ -121,9 +121,17 @@ pub(crate) struct World {
     engine: Engine,
     frontends: BTreeMap<FrontendId, FrontendPlan>,
     running: Vec<CheckResult>,
+    path_dice: Dice,
+    /// The gateway that is cut off, and until when.
+    cut: Option<(u64, Timestamp)>,
     weather: Weather,
     busy: u64,
     ticks: u64,
+}
+
+/// Two gateways, and a prefix for each origin.
+fn route(id: OriginId) -> Route {
+    Route { hop: u64::from(id.0 % 2), prefix: u64::from(id.0), gateway: true }
 }
 
 fn service(place: usize, dice: &mut Dice, next: &mut u16) -> ServiceSpec {
@@ -216,6 +224,8 @@ impl World {
             engine,
             frontends: BTreeMap::new(),
             running: Vec::new(),
+            path_dice: Dice(seed ^ 0x70a7_4000),
+            cut: None,
             weather: Weather::Stormy,
             busy,
             ticks: 0,
@@ -244,7 +254,7 @@ impl World {
             orders,
             neighbours: self.neighbours(),
             closed: Vec::new(),
-            routes: Vec::new(),
+            routes: self.hosts.keys().map(|id| (*id, Some(route(*id)))).collect(),
             mitigated: Vec::new(),
             in_sync: !self.writes_fail,
         };
@@ -266,6 +276,7 @@ impl World {
 
     /// What happens to the world.
     fn fate(&mut self, orders: &mut Vec<Order>) {
+        self.path();
         self.restarted = false;
         let ids: Vec<OriginId> = self.hosts.keys().copied().collect();
         for id in &ids {
@@ -299,6 +310,31 @@ impl World {
             0..3 => self.restart(),
             3..6 => self.reload(),
             _ => {}
+        }
+    }
+
+    /// Now and then everything behind one gateway is lost at once, and later comes back at once.
+    fn path(&mut self) {
+        match self.cut.as_mut() {
+            None if self.path_dice.below(1000) < 2 => {
+                let hop = self.path_dice.below(2);
+                let seconds = 5 + self.path_dice.below(40);
+                self.cut = Some((hop, self.now.after(Span::from_secs(seconds))));
+                self.behind(hop, Truth::Silent);
+            }
+            Some((hop, until)) if *until <= self.now => {
+                let hop = *hop;
+                self.cut = None;
+                self.behind(hop, Truth::Fine);
+            }
+            None | Some(_) => {}
+        }
+    }
+
+    fn behind(&mut self, hop: u64, truth: Truth) {
+        for host in self.hosts.values_mut().filter(|host| route(host.spec.id).hop == hop) {
+            (host.truth, host.truth_since) = (truth, self.now);
+            host.tainted |= truth != Truth::Fine;
         }
     }
 
