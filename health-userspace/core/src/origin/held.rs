@@ -155,3 +155,7 @@ impl Origin {
         self.excused = own.map(|finding| finding.grade).max().is_none_or(|worst| worst <= Grade::Healthy);
     }
 }
+
+#[cfg(test)]
+#[path = "../tests/held.rs"]
+mod tests;

@@ -1335,3 +1335,6 @@ mod judgement;
 
 #[path = "location.rs"]
 mod location;
+
+#[path = "cases.rs"]
+mod cases;
