@@ -214,8 +214,7 @@ fn policy(out: &mut Out, policy: &Policy) {
         fault_rule,
         latency,
         mitigation,
-        // Follows from the others.
-        reset_spread_min: _,
+        reset_spread_min: _, // follows from the others
     } = policy;
     out.header("[service.policy]");
     out.key("fall", fall);

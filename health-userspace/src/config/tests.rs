@@ -205,6 +205,7 @@ fn resolved_shows_every_default() {
         return_path = "auto"
         overflow = "refuse"
         min_usable_percent = 70
+        fault_rule = "either"
 
         [service.policy.failback]
         observe_for = "5m"
@@ -213,6 +214,21 @@ fn resolved_shows_every_default() {
         approval = "auto"
         approval_expires = "12h"
         canary = { fail_over_standby_percent = 1, ttfb_factor_percent = 130, flows_min = 200 }
+
+        [service.policy.latency]
+        learn = true
+        history = "1h"
+        factor_percent = 300
+        add = "50ms"
+        buckets = 3
+        samples_min = 200
+        high_risk = { factor_percent = 2000, add = "1s" }
+
+        [service.policy.mitigation]
+        file = ""
+        expires = "2h"
+        evidence_percent = 200
+        reset_spread_min = 20
 
         [service.policy.trip]
         kernel = true
@@ -773,9 +789,9 @@ fn bad_values() {
         type = "tcp" ⏎ [service.policy] ⏎ fall = 0
             17:8 `fall` is 0, which is out of range
             write a number from 1 to 100
-        type = "tcp" ⏎ [service.policy] ⏎ fault_rule = "both"
-            17:1 `service.policy.fault_rule` is not yet supported
-            remove it; a later version of Sluice will read it
+        type = "tcp" ⏎ [service.policy] ⏎ fault_rule = "all"
+            17:14 `fault_rule` cannot be "all"
+            write "either" or "both"
         type = "tcp" ⏎ [service.policy] ⏎ trip = { on_5xx = 500 }
             17:19 `on_5xx` is an integer, not true or false
             write, for example, on_5xx = true

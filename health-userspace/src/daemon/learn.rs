@@ -128,11 +128,11 @@ mod tests {
     #[test]
     fn what_a_look_gains_is_what_came_since() {
         let mut series = Series::default();
-        assert!(series.gained(&counts(1_000_000, 100)).is_empty(), "the first look");
-        series.take(&counts(1_000_000, 100), false);
-        let gained = series.gained(&counts(1_000_000, 130));
+        assert!(series.gained(&counts(1_500_000, 100)).is_empty(), "the first look");
+        series.take(&counts(1_500_000, 100), false);
+        let gained = series.gained(&counts(1_500_000, 130));
         assert_eq!((gained.samples(), gained.percentile(95).map(Span::as_millis)), (30, Some(1)));
-        assert!(series.gained(&counts(1_000_000, 5)).is_empty(), "new maps");
+        assert!(series.gained(&counts(1_500_000, 5)).is_empty(), "new maps");
     }
 
     #[test]
