@@ -6,13 +6,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::clock::{WallClock, wait_until};
 use crate::config::LabConfig;
+use crate::control;
 use crate::http::http_get;
 use crate::ns::Namespace;
 use crate::process::{Finished, Process, run_command, spawn};
@@ -166,7 +169,7 @@ impl Daemon {
         let mut ended = None;
         wait_until("sluice is ready", READY_LIMIT, || {
             ended = self.ended();
-            ended.is_some() || self.cli(&["status", "--json"]).is_ok_and(|answer| answer.code == Some(0))
+            ended.is_some() || control::status(&self.socket).is_ok()
         })
         .with_context(|| self.log_tail())?;
         if let Some(status) = ended {
@@ -255,13 +258,17 @@ impl Daemon {
         run_command(&self.node, command, "", COMMAND_LIMIT)
     }
 
-    /// `sluice status --json`, from the daemon or (exit code 4) from the maps.
+    /// What `sluice status --json` prints, from the daemon or (exit code 4) from the maps.
     ///
     /// # Errors
     ///
     /// When it fails or prints something else.
     pub fn status(&self) -> Result<Status> {
-        self.json(&["status", "--json"])
+        match control::status(&self.socket) {
+            Ok(status) => serde_json::from_value(status).context("the daemon's status"),
+            // It is gone, or too busy: the command says more, and reads the maps.
+            Err(_error) => self.json(&["status", "--json"]),
+        }
     }
 
     /// `sluice maps --json`, from the daemon or (exit code 4) from the maps.
@@ -283,16 +290,30 @@ impl Daemon {
         serde_json::from_str(&text).with_context(|| format!("`sluice {}` printed {text}", arguments.join(" ")))
     }
 
-    /// `sluice events --json`, with stamps moved to the monotonic clock of the load's records.
+    /// What `sluice events --json` prints, with stamps moved to the monotonic clock of the load's records.
     ///
     /// # Errors
     ///
     /// When it fails or prints something else.
     pub fn events(&self) -> Result<Vec<Event>> {
         let wall = WallClock::read();
+        if let Ok(events) = control::events(&self.socket) {
+            return events.iter().map(|event| Event::read(event, wall)).collect();
+        }
         let text = self.cli(&["events", "--json"])?.success()?;
         let parsed = text.lines().filter(|line| !line.trim().is_empty()).map(|line| Event::parse(line, wall));
         parsed.collect::<Result<_>>().context("cannot read `sluice events --json`")
+    }
+
+    /// Hands over all events so far and then what comes, from a thread of its own, until the daemon ends. Where much
+    /// happens, reading all of it again and again is most of what a daemon does.
+    pub fn follow_events(&self, mut each: impl FnMut(Event) + Send + 'static) {
+        let (socket, wall) = (self.socket.clone(), WallClock::read());
+        thread::spawn(move || {
+            let more = |event: Value| Event::read(&event, wall).map(&mut each).is_ok();
+            // It ends by the daemon's end.
+            control::follow(&socket, more).ok();
+        });
     }
 
     /// One GET of the daemon's `control.listen`.

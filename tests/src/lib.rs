@@ -18,6 +18,7 @@
 mod addr;
 mod clock;
 mod config;
+mod control;
 mod daemon;
 pub mod guest;
 mod haproxy;

@@ -128,12 +128,15 @@ impl Event {
     ///
     /// When a field of the contract is missing.
     pub fn parse(line: &str, wall: WallClock) -> Result<Self> {
-        let value: Value = serde_json::from_str(line)?;
+        Self::read(&serde_json::from_str(line)?, wall)
+    }
+
+    pub(crate) fn read(value: &Value, wall: WallClock) -> Result<Self> {
         let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
         let stamp = &value["time_ns"];
         let stamp = stamp.as_u64().or_else(|| stamp.as_str()?.parse().ok());
-        let stamp = stamp.with_context(|| format!("no time_ns in {line}"))?;
-        let what = value["what"].as_str().with_context(|| format!("no what in {line}"))?.to_owned();
+        let stamp = stamp.with_context(|| format!("no time_ns in {value}"))?;
+        let what = value["what"].as_str().with_context(|| format!("no what in {value}"))?.to_owned();
         let at_ns = wall.to_monotonic(stamp);
         Ok(Self { at_ns, what, object: text("object"), detail: text("detail"), by: text("by") })
     }

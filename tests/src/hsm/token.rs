@@ -1,9 +1,11 @@
 //! Tokens of SoftHSM.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
@@ -49,16 +51,67 @@ impl SoftHsm {
     ///
     /// When SoftHSM isn't installed or refuses.
     pub fn create(dir: &Path, label: &str) -> Result<Self> {
-        let dir = dir.to_owned();
         fs::create_dir_all(dir.join("tokens"))?;
-        let text = format!(
-            "directories.tokendir = {}\nobjectstore.backend = file\nlog.level = ERROR\nslots.removable = false\n",
-            dir.join("tokens").display()
-        );
-        fs::write(dir.join("softhsm2.conf"), text)?;
-        let mut token = Self { dir, label: label.to_owned(), serial: String::new() };
+        let mut token = Self { dir: dir.to_owned(), label: label.to_owned(), serial: String::new() };
+        token.write_config()?;
         token.initialise()?;
         Ok(token)
+    }
+
+    /// The token called `label` that was made in `dir` before.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn open(dir: &Path, label: &str) -> Result<Self> {
+        let mut token = Self { dir: dir.to_owned(), label: label.to_owned(), serial: String::new() };
+        token.serial = token.read_serial()?;
+        Ok(token)
+    }
+
+    /// Makes a copy of this token with a name and a serial number of its own in the new directory `dir`: PIN and keys are
+    /// the same. It takes no program of SoftHSM's, each of which takes longer than most tests leave for it.
+    ///
+    /// # Errors
+    ///
+    /// When files can't be written, or SoftHSM's are not as this knows them.
+    pub fn copy_to(&self, dir: &Path, label: &str) -> Result<Self> {
+        static COPIES: AtomicU32 = AtomicU32::new(0x4000_0000);
+        let from = self.folder()?;
+        // SoftHSM numbers a slot by the last four bytes of the serial, which are also the last of the folder's name. Small
+        // numbers are its empty slots'.
+        let serial = format!("{}{:08x}", &self.serial[..8], COPIES.fetch_add(1, Ordering::Relaxed));
+        let name = from.file_name().and_then(OsStr::to_str).context("a folder of letters")?;
+        let name = format!("{}{}-{}", &name[..19], &serial[..4], &serial[4..]);
+        let copy = Self { dir: dir.to_owned(), label: label.to_owned(), serial };
+        let to = copy.dir.join("tokens").join(name);
+        fs::create_dir_all(&to)?;
+        copy.write_config()?;
+        for entry in fs::read_dir(&from)? {
+            let entry = entry?;
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+        let object = to.join("token.object");
+        let mut bytes = fs::read(&object)?;
+        let padded = |label: &str| format!("{label:32}").into_bytes();
+        replace(&mut bytes, &padded(&self.label), &padded(&copy.label)).context("the label")?;
+        replace(&mut bytes, self.serial.as_bytes(), copy.serial.as_bytes()).context("the serial number")?;
+        fs::write(&object, bytes)?;
+        copy.open_to_all()?;
+        Ok(copy)
+    }
+
+    fn write_config(&self) -> Result<()> {
+        let text = format!(
+            "directories.tokendir = {}\nobjectstore.backend = file\nlog.level = ERROR\nslots.removable = false\n",
+            self.dir.join("tokens").display()
+        );
+        Ok(fs::write(self.dir.join("softhsm2.conf"), text)?)
+    }
+
+    /// The one folder that SoftHSM keeps a token in.
+    fn folder(&self) -> Result<PathBuf> {
+        Ok(fs::read_dir(self.dir.join("tokens"))?.next().context("there is no token")??.path())
     }
 
     /// Makes a new token, beside what is there.
@@ -70,12 +123,12 @@ impl SoftHsm {
         self.open_to_all()
     }
 
+    /// The last eight bytes of the folder's name, as SoftHSM draws one from the other.
     fn read_serial(&self) -> Result<String> {
-        let mut command = Command::new("softhsm2-util");
-        command.arg("--show-slots");
-        let text = self.run(command)?;
-        let serial = text.lines().find_map(|line| line.trim().strip_prefix("Serial number:")).map(str::trim);
-        Ok(serial.filter(|serial| !serial.is_empty()).context("SoftHSM shows no serial number")?.to_owned())
+        let folder = self.folder()?;
+        let name = folder.file_name().and_then(OsStr::to_str).filter(|name| name.len() == 36 && name.is_ascii());
+        let name = name.context("SoftHSM's folder has another name than it had")?;
+        Ok(format!("{}{}", &name[19..23], &name[24..]))
     }
 
     /// Makes a key called `label`.
@@ -200,8 +253,7 @@ impl SoftHsm {
     ///
     /// When the token isn't there.
     pub fn generation(&self) -> Result<PathBuf> {
-        let token = fs::read_dir(self.dir.join("tokens"))?.next().context("there is no token")??;
-        Ok(token.path().join("generation"))
+        Ok(self.folder()?.join("generation"))
     }
 
     /// How programs reach it.
@@ -260,6 +312,15 @@ impl SoftHsm {
         ensure!(output.status.success(), "{} failed: {}", command.get_program().display(), said.trim());
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
+}
+
+/// Replaces the one place in `bytes` that holds `old`.
+fn replace(bytes: &mut [u8], old: &[u8], new: &[u8]) -> Result<()> {
+    let mut places = bytes.windows(old.len()).enumerate().filter(|(_, window)| *window == old).map(|(at, _)| at);
+    let (at, others) = (places.next().context("it is not there")?, places.next());
+    ensure!(others.is_none() && old.len() == new.len(), "it is there twice, or does not fit");
+    bytes[at..at + new.len()].copy_from_slice(new);
+    Ok(())
 }
 
 /// A directory and all that is in it.

@@ -11,4 +11,5 @@ mod several;
 mod slot;
 mod solo;
 mod stage;
+mod together;
 mod worker;

@@ -16,6 +16,7 @@ use lab::{Daemon, Lab, LabConfig, LabOptions};
 use crate::notes::{Notes, broken};
 use crate::slot::{Checks, KEY, Slot, paced, seconds, write_pin};
 use crate::solo::{is_alive, place};
+use crate::together::{self, Turn};
 
 const EC: &[(KeyKind, &str)] = &[(KeyKind::Ec, KEY)];
 const LIMIT: Duration = Duration::from_secs(40);
@@ -333,9 +334,22 @@ fn kill(saga: &mut Saga) -> Result<()> {
     gone
 }
 
-fn came_of(name: &str) -> Result<()> {
+fn played() -> &'static Notes {
     static PLAYED: OnceLock<Notes> = OnceLock::new();
-    PLAYED.get_or_init(play).came_of(name)
+    PLAYED.get_or_init(|| {
+        let _turn = Turn::take();
+        play()
+    })
+}
+
+/// Plays all of it, if nobody has.
+pub(crate) fn begin() {
+    played();
+}
+
+fn came_of(name: &str) -> Result<()> {
+    together::begin();
+    played().came_of(name)
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The acceptance checks that share one daemon. Times are those of the default configuration, as [`paced`] has them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use lab::{is_long, now_ns};
 
 use crate::several;
 use crate::slot::{Checks, KEY, Slot, paced, seconds};
-use crate::stage::{Custom, Play, READY, SLACK, Scene, play};
+use crate::stage::{Custom, Play, READY, Results, SLACK, Scene, play};
+use crate::together::{self, Turn};
 
 const EC: &[(KeyKind, &str)] = &[(KeyKind::Ec, KEY)];
 const NO_KEYS: &[(KeyKind, &str)] = &[];
@@ -83,7 +84,8 @@ const SCENES: &[Scene] = &[
     Scene { name: "pk19-exit-1", play: |play| dies(play, "exit=1", "exit"), ..ONE },
     Scene { name: "pk19-huge", play: |play| dies(play, "huge", ""), ..ONE },
     Scene { name: "pk20", play: pk20, ..SIGNING },
-    Scene { name: "pk21", play: pk21, ..SIGNING },
+    Scene { name: "pk21-away", play: pk21_away, ..SIGNING },
+    Scene { name: "pk21-key", play: pk21_key, ..SIGNING },
     Scene { name: "p32-removed", play: |play| never_again(play, "C_SignInit", "0x32"), ..ONE },
     Scene { name: "p32-handle", play: |play| never_again(play, "C_Sign", "0xb3"), ..ONE },
     Scene { name: "p32-device", play: |play| never_again(play, "C_Sign", "0x30"), ..ONE },
@@ -116,11 +118,24 @@ const CUSTOM: &[Custom] = &[
     Custom { name: "p34", begin: several::p34 },
 ];
 
+fn played() -> &'static Results {
+    static PLAYED: OnceLock<Results> = OnceLock::new();
+    PLAYED.get_or_init(|| {
+        let _turn = Turn::take();
+        play(SCENES, CUSTOM)
+    })
+}
+
+/// Plays them all, if nobody has.
+pub(crate) fn begin() {
+    played();
+}
+
 /// What came of the scene called `name`. The first that asks plays them all.
 #[track_caller]
 fn came_of(name: &str) -> Result<()> {
-    static PLAYED: OnceLock<BTreeMap<&'static str, Result<(), String>>> = OnceLock::new();
-    let result = PLAYED.get_or_init(|| play(SCENES, CUSTOM)).get(name);
+    together::begin();
+    let result = played().get(name);
     result.ok_or_else(|| anyhow!("no scene is called {name}"))?.clone().map_err(|error| anyhow!(error))
 }
 
@@ -276,11 +291,11 @@ fn pk12(play: &Play<'_>) -> Result<()> {
         .map(|function| format!("{function} {DEVICE_ERROR} share=12"));
     play.a.fault.forget()?;
     play.a.fault.set(&rules.each_ref().map(String::as_str))?;
-    let probes = if is_long() { 1000 } else { 20 };
+    let probes = if is_long() { 1000 } else { 10 };
     wait_until("probes", seconds(1800), || play.a.fault.count("C_SignInit").is_ok_and(|count| count >= probes))?;
     let calls = play.a.fault.calls()?;
     let failed = calls.iter().filter(|call| call.outcome == "0x30").count();
-    ensure!(failed >= probes / 5, "only {failed} calls failed");
+    ensure!(failed >= probes / 4, "only {failed} calls failed");
     let peak = calls.iter().map(|call| call.sessions).max().unwrap_or_default();
     ensure!(peak <= 2, "{peak} sessions at once");
     for call in calls.iter().filter(|call| call.function == "C_CloseSession") {
@@ -413,7 +428,7 @@ fn pk20(play: &Play<'_>) -> Result<()> {
     play.stays_in_for("C_Verify", 4)
 }
 
-fn pk21(play: &Play<'_>) -> Result<()> {
+fn pk21_away(play: &Play<'_>) -> Result<()> {
     let before = pids_since(play, 0)?;
     play.a.token.remove()?;
     play.wait_out("", if is_long() { seconds(45) } else { BACK })?;
@@ -422,7 +437,10 @@ fn pk21(play: &Play<'_>) -> Result<()> {
     play.wait_in(if is_long() { seconds(30) } else { BACK })?;
     let fresh = pids_since(play, restored)?;
     ensure!(fresh.iter().any(|pid| !before.contains(pid)), "no new worker in {fresh:?}");
+    Ok(())
+}
 
+fn pk21_key(play: &Play<'_>) -> Result<()> {
     play.a.token.delete(KEY)?;
     play.wait_out("key_missing", if is_long() { seconds(45) } else { BACK })?;
     play.a.token.generate(KeyKind::Ec, KEY)?;
@@ -495,7 +513,7 @@ scenes! {
     pk17_a_hard_hang_ends_as_soon: "pk17";
     pk19_a_dying_worker_is_not_the_daemons_death: "pk19-segv", "pk19-abort", "pk19-exit-0", "pk19-exit-1", "pk19-huge";
     pk20_what_a_module_prints_changes_nothing: "pk20";
-    pk21_a_token_that_comes_back_is_found_without_a_restart: "pk21";
+    pk21_a_token_that_comes_back_is_found_without_a_restart: "pk21-away", "pk21-key";
     p32_what_failed_is_never_used_again: "p32-removed", "p32-handle", "p32-device", "p32-absent", "p32-finalised";
     pk01_a_port_that_is_shut_or_silent_is_found_in_time: "pk01-2", "pk01-3";
     pk02_hundreds_of_connections_leave_none: "pk02";

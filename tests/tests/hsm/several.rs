@@ -251,17 +251,21 @@ pub(crate) fn pk18(lab: &Lab, port: u16) -> Result<(String, Story)> {
         for name in ["near", "far"] {
             service.wait_for(name, &IN, READY)?;
         }
-        let lock = Lock::new(&near.token.generation()?)?;
-        service.wait_for("near", &OUT, READY * 2)?;
-        service.wait_why("near", "timeout")?;
-        lock.set(libc::F_UNLCK)?;
-        service.wait_for("near", &IN, READY * 2)?;
-
-        let hole = BlackHole::new(&ns, at.port())?;
-        service.wait_for("far", &OUT, READY * 2)?;
-        service.wait_why("far", "timeout")?;
-        drop(hole);
-        service.wait_for("far", &IN, READY * 2)?;
+        thread::scope(|scope| -> Result<()> {
+            let near = scope.spawn(|| -> Result<()> {
+                let lock = Lock::new(&near.token.generation()?)?;
+                service.wait_for("near", &OUT, READY * 2)?;
+                service.wait_why("near", "timeout")?;
+                lock.set(libc::F_UNLCK)?;
+                service.wait_for("near", &IN, READY * 2).map(drop)
+            });
+            let hole = BlackHole::new(&ns, at.port())?;
+            service.wait_for("far", &OUT, READY * 2)?;
+            service.wait_why("far", "timeout")?;
+            drop(hole);
+            service.wait_for("far", &IN, READY * 2)?;
+            near.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
         ensure!(service.daemon().pid() == daemon, "the daemon was replaced");
         drop((client, server, far));
         Ok(())

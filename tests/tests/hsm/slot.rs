@@ -14,6 +14,9 @@ use lab::is_long;
 /// The key that checks use unless they say otherwise.
 pub(crate) const KEY: &str = "sluice-probe";
 
+/// Label of the tokens that others are copies of.
+const PATTERN: &str = "pattern";
+
 /// How much faster than the defaults the ordinary run is. Intervals, deadlines and what is expected shrink alike; with
 /// `--long` they are the defaults.
 const FASTER: u32 = 10;
@@ -45,15 +48,12 @@ pub(crate) struct Slot {
 impl Slot {
     /// A token called `label` with `keys`, below `dir`.
     pub(crate) fn create(dir: &Path, label: &str, keys: &[(KeyKind, &str)]) -> Result<Self> {
-        let token = SoftHsm::create(&dir.join(format!("{label}-token")), label)?;
-        for (kind, key) in keys {
-            token.generate(*kind, key)?;
-        }
+        let pattern = pattern(dir, keys)?;
+        let token = pattern.copy_to(&dir.join(format!("{label}-token")), label)?;
         let fault = FaultModule::before(&token, &dir.join(format!("{label}-fault")))?;
         let pin_file = dir.join(format!("{label}-pin"));
         write_pin(&pin_file, &format!("{PIN}\n"))?;
-        let has_pair = keys.iter().any(|(kind, key)| *key == KEY && *kind != KeyKind::Aes);
-        let public_key = if has_pair { Some(token.public_key(KEY)?) } else { None };
+        let public_key = Some(pattern.dir().join(format!("{KEY}.pem"))).filter(|path| path.exists());
         Ok(Self { token, fault, pin_file, public_key })
     }
 
@@ -67,6 +67,23 @@ impl Slot {
             module.environment_toml(),
         )
     }
+}
+
+/// The token with `keys` that those below `dir` are copies of. The first that needs it makes it.
+fn pattern(dir: &Path, keys: &[(KeyKind, &str)]) -> Result<SoftHsm> {
+    let names: Vec<String> = keys.iter().map(|(kind, key)| format!("-{kind:?}-{key}")).collect();
+    let place = dir.join(format!("pattern{}", names.concat()));
+    if place.exists() {
+        return SoftHsm::open(&place, PATTERN);
+    }
+    let token = SoftHsm::create(&place, PATTERN)?;
+    for (kind, key) in keys {
+        token.generate(*kind, key)?;
+        if *kind != KeyKind::Aes {
+            token.public_key(key)?;
+        }
+    }
+    Ok(token)
 }
 
 /// Writes a PIN file as it should be.

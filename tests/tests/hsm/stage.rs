@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ pub(crate) const SLACK: Duration = Duration::from_secs(8);
 /// Until everything is up at the start.
 pub(crate) const READY: Duration = Duration::from_secs(20);
 /// How often the daemon is asked.
-const LOOK: Duration = Duration::from_millis(800);
+const LOOK: Duration = Duration::from_millis(500);
 /// States of an origin that takes no traffic because of what is known of it.
 pub(crate) const OUT: [&str; 1] = ["fault"];
 /// And those of one that does.
@@ -77,7 +77,7 @@ impl<'a> Deref for Play<'a> {
 pub(crate) struct Stage {
     pub(crate) daemon: Daemon,
     status: Mutex<Option<Status>>,
-    events: Mutex<Vec<Event>>,
+    events: Arc<Mutex<Vec<Event>>>,
     over: AtomicBool,
 }
 
@@ -117,7 +117,10 @@ fn try_play(scenes: &'static [Scene], customs: &'static [Custom]) -> Result<Resu
     let mut daemon = Daemon::prepare(&lab, &bare)?;
     daemon.write_config(&format!("{}{config}", daemon.config_text(&bare)))?;
     daemon.start()?;
-    let stage = Stage { daemon, status: Mutex::new(None), events: Mutex::default(), over: AtomicBool::new(false) };
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&events);
+    daemon.follow_events(move |event| seen.lock().unwrap_or_else(PoisonError::into_inner).push(event));
+    let stage = Stage { daemon, status: Mutex::new(None), events, over: AtomicBool::new(false) };
     Ok(thread::scope(|scope| {
         scope.spawn(|| stage.keep_asking());
         let stage = &stage;
@@ -165,9 +168,6 @@ impl Stage {
         while !self.over.load(Ordering::Relaxed) {
             if let Ok(status) = self.daemon.status() {
                 *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-            }
-            if let Ok(events) = self.daemon.events() {
-                *self.events.lock().unwrap_or_else(PoisonError::into_inner) = events;
             }
             thread::park_timeout(LOOK);
         }
@@ -222,7 +222,10 @@ impl Service<'_> {
         wait_until(&format!("{}/{origin} is {states:?}", self.name), limit, || {
             self.state(origin).is_some_and(|state| states.contains(&state.as_str()))
         })
-        .with_context(|| format!("it is {:?}, because {}", self.state(origin), self.reasons(origin)))?;
+        .with_context(|| {
+            let last = self.last_event(origin, |_| true).unwrap_or_default();
+            format!("it is {:?}, because {}; the last event: {last}", self.state(origin), self.reasons(origin))
+        })?;
         Ok(begun.elapsed())
     }
 
@@ -282,7 +285,7 @@ impl Play<'_> {
     pub(crate) fn stays_in_for(&self, function: &str, count: usize) -> Result<()> {
         let before = self.a.fault.count(function)?;
         let mut fallen = None;
-        wait_until(&format!("{}: {count} calls of {function}", self.name), READY, || {
+        wait_until(&format!("{}: {count} calls of {function}", self.name), READY * 2, || {
             let state = self.state("a").unwrap_or_default();
             if OUT.contains(&state.as_str()) {
                 fallen = Some(self.reasons("a"));

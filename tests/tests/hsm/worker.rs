@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use crate::notes::{Notes, broken};
 use crate::slot::{Checks, KEY, Slot, paced, seconds};
 use crate::solo::{Solo, descriptors, is_alive, proc_status, rss_kib};
+use crate::together::{self, Turn};
 
 const EC: &[(KeyKind, &str)] = &[(KeyKind::Ec, KEY)];
 const SLOTS: usize = 4;
@@ -158,9 +159,22 @@ fn hangs(solo: &mut Solo) -> Result<()> {
     Ok(())
 }
 
-fn came_of(name: &str) -> Result<()> {
+fn played() -> &'static Notes {
     static PLAYED: OnceLock<Notes> = OnceLock::new();
-    PLAYED.get_or_init(play).came_of(name)
+    PLAYED.get_or_init(|| {
+        let _turn = Turn::take();
+        play()
+    })
+}
+
+/// Plays all of it, if nobody has.
+pub(crate) fn begin() {
+    played();
+}
+
+fn came_of(name: &str) -> Result<()> {
+    together::begin();
+    played().came_of(name)
 }
 
 #[test]
