@@ -14,12 +14,16 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::{build, setup};
+use crate::{build, command, setup};
 
 /// Measure what Sluice costs. Needs root; does the set-up and a release build first.
 ///
 /// `datapath`: nanoseconds per packet of each TC program beside a trivial one, and requests, connections and bytes per
 /// second in the lab with Sluice attached and without it, in turns. Other work on the machine disturbs it.
+///
+/// `decisions`: how well the core judges, beside the rules of thumb that people have, in a world that is simulated: what is
+/// missed, moved for nothing, how soon, and whom it harms. No root; the machine's load changes nothing. `--families`: of each
+/// family of scenarios.
 ///
 /// `checks`: processor, memory and lateness of 1,000 and 10,000 HTTP checks beside HAProxy; four minutes.
 ///
@@ -32,6 +36,9 @@ pub(crate) struct Args {
     /// Print one JSON document on standard output.
     #[arg(long)]
     json: bool,
+    /// Of each family of scenarios, too (`decisions`).
+    #[arg(long)]
+    families: bool,
     /// Only one half of it; the other is an empty list.
     #[arg(long, value_enum)]
     only: Option<Half>,
@@ -50,6 +57,7 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
     Datapath,
+    Decisions,
     Checks,
 }
 
@@ -93,7 +101,10 @@ struct Traffic {
 impl Args {
     pub(crate) fn run(self, root: &Path) -> Result<ExitCode> {
         let filter = self.filter();
-        let Self { what, json, only, .. } = self;
+        let Self { what, json, only, families, .. } = self;
+        if what == What::Decisions {
+            return decisions(root, json, families);
+        }
         setup::ensure_all(root)?;
         build::build(root, true)?;
         lab::require_root()?;
@@ -120,6 +131,15 @@ impl Args {
         let families = self.family.iter().map(|family| format!("family={family}"));
         cases.chain(families).chain(self.flows.iter().map(|flows| format!("flows={flows}"))).collect()
     }
+}
+
+/// It needs neither the kernel half nor root: a benchmark of the core's own.
+fn decisions(root: &Path, json: bool, families: bool) -> Result<ExitCode> {
+    let mut bench = command::cargo();
+    bench.args(["bench", "--quiet", "--package", "health-core", "--bench", "decisions", "--"]).current_dir(root);
+    bench.args(json.then_some("--json")).args(families.then_some("--families"));
+    command::shown(&mut bench)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The document on standard output, if it is wanted.
