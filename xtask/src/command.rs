@@ -91,6 +91,23 @@ pub(crate) fn shown(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Runs `command` unseen and gives all that it said, and how it ended.
+///
+/// # Errors
+///
+/// When it can't be started.
+pub(crate) fn kept(command: &mut Command) -> anyhow::Result<(String, anyhow::Result<()>)> {
+    let line = describe(command);
+    let output = command.output().with_context(|| format!("cannot start `{line}`"))?;
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    let ended = if output.status.success() {
+        Ok(())
+    } else {
+        Err(anyhow::anyhow!("`{line}` failed ({})", status(output.status)))
+    };
+    Ok((said, ended))
+}
+
 fn status(status: ExitStatus) -> String {
     status.code().map_or_else(|| "ended by a signal".to_owned(), |code| format!("status {code}"))
 }

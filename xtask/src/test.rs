@@ -1,7 +1,10 @@
 //! `cargo xtask test`: all that CI checks, cheapest first.
 
+use std::ffi::OsStr;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::Context as _;
@@ -112,11 +115,14 @@ impl Step {
             Self::Purity => purity(root)?,
             Self::Unit => command::shown(&mut cargo(&["test"]))?,
             Self::Lab => {
-                let mut test = cargo(&["test", "--package", "lab"]);
-                if long {
-                    test.env("LAB_LONG", "1");
-                }
-                lab(root, &mut cargo(&["build"]), &mut test)?;
+                let test = || {
+                    let mut test = cargo(&["test", "--package", "lab"]);
+                    if long {
+                        test.env("LAB_LONG", "1");
+                    }
+                    test
+                };
+                lab(root, &mut cargo(&["build"]), test)?;
             }
         }
         Ok(Outcome::Passed)
@@ -147,12 +153,54 @@ fn purity(root: &Path) -> anyhow::Result<()> {
     command::shown(&mut build)
 }
 
-/// Rings 3 and 4. They share the machine's kernel, its network namespaces' names and its two cores, so one at a time.
-fn lab(root: &Path, build: &mut Command, test: &mut Command) -> anyhow::Result<()> {
+/// Tests of `lab` that mostly wait, or look at single packets: they run beside the others. Those whose loads measure how
+/// long a failure lasts, all that are not named here, are played one at a time.
+const PATIENT: [&str; 9] =
+    ["bad_input", "clsact", "direct_return", "failback", "hsm", "kinds", "prog", "prog_l3", "prog_xdp"];
+
+/// Rings 3 and 4. Each lab has its own namespaces, pins and state, so two of them share the kernel and two cores alone.
+fn lab(root: &Path, build: &mut Command, test: impl Fn() -> Command + Sync) -> anyhow::Result<()> {
     command::shown(build.arg("--quiet"))?;
     // The program that the scenarios start.
-    test.env("SLUICE_BIN", target_dir(root).join("debug/sluice"));
-    command::shown(test.args(["--", "--test-threads=1"]))
+    let test = || {
+        let mut test = test();
+        test.env("SLUICE_BIN", target_dir(root).join("debug/sluice"));
+        test
+    };
+    // Once, or one run would wait for the other's.
+    command::shown(test().arg("--no-run"))?;
+    let all = lab_tests(root)?;
+    let (patient, timed): (Vec<&str>, Vec<&str>) =
+        all.iter().map(String::as_str).partition(|name| PATIENT.contains(name));
+    anyhow::ensure!(patient.len() == PATIENT.len(), "{PATIENT:?} names a test that is not below tests/tests");
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            let mut beside = test();
+            beside
+                .arg("--no-fail-fast")
+                .args(patient.iter().flat_map(|name| ["--test", name]))
+                .args(["--", "--test-threads=1"]);
+            command::kept(&mut beside)
+        });
+        let shown = command::shown(
+            test().arg("--lib").args(timed.iter().flat_map(|name| ["--test", name])).args(["--", "--test-threads=1"]),
+        );
+        let (said, ended) = beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        println!("{said}");
+        shown.and(ended)
+    })
+}
+
+/// The names of the integration tests of `lab`: a file or a folder each.
+fn lab_tests(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(root.join("tests/tests")).context("cannot list tests/tests")? {
+        let path = entry?.path();
+        let name = path.file_stem().and_then(OsStr::to_str).context("a test's name is not UTF-8")?;
+        names.push(name.to_owned());
+    }
+    names.sort();
+    Ok(names)
 }
 
 #[cfg(test)]
