@@ -1,6 +1,6 @@
 //! Passes and failures in a row.
 
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 
 /// Runs of one check. A pass ends a run of failures and a failure one of passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub struct Runs {
     failures: u32,
     proof: u32,
     mark: Timestamp,
+    /// When the first and the newest of the failures in a row began.
+    failing: (Timestamp, Timestamp),
 }
 
 impl Runs {
@@ -24,6 +26,7 @@ impl Runs {
         } else {
             self.passes = 0;
             self.proof = 0;
+            self.failing = (if self.failures == 0 { began } else { self.failing.0 }, began);
             self.failures = self.failures.saturating_add(1);
         }
     }
@@ -51,6 +54,12 @@ impl Runs {
         self.failures
     }
 
+    /// From the beginning of the first failure in a row to that of the newest.
+    #[must_use]
+    pub const fn failing_for(self) -> Span {
+        self.failing.1.since(self.failing.0)
+    }
+
     /// Passes in a row whose rounds began after the mark.
     #[must_use]
     pub const fn proof(self) -> u32 {
@@ -70,6 +79,18 @@ mod tests {
             runs.record(round % 3 == 2, Timestamp(round), true);
             assert!(runs.failures() < 3, "two failures between passes never make three");
         }
+    }
+
+    #[test]
+    fn failures_in_a_row_are_as_old_as_the_first_of_them() {
+        let mut runs = Runs::default();
+        runs.record(false, Timestamp(5), true);
+        assert_eq!(runs.failing_for(), Span::ZERO);
+        runs.record(false, Timestamp(7), true);
+        assert_eq!(runs.failing_for(), Span(2));
+        runs.record(true, Timestamp(8), true);
+        runs.record(false, Timestamp(9), true);
+        assert_eq!(runs.failing_for(), Span::ZERO);
     }
 
     #[test]

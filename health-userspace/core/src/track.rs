@@ -46,6 +46,8 @@ pub struct CheckTrack {
     latency: Latency,
     /// How old the newest success of traffic may be that speaks against a failing round: the time of `fall` rounds.
     patience: Span,
+    /// How long `fall` failures in a row must last at least.
+    falls_after: Span,
 }
 
 /// One round of a check.
@@ -82,6 +84,14 @@ pub fn check_window(policy: &Policy, interval: Span) -> Span {
 /// At least so long, for traffic comes in bursts.
 const PATIENCE_MIN: Span = Span::from_secs(3);
 
+/// A restart takes seconds, and must not cost an origin its way back by stages. Rounds on suspicion follow one another faster than
+/// the interval, so they alone must not make a fault of one: not before this, unless the interval itself would.
+const FALLS_AFTER_MAX: Span = Span::from_secs(3);
+
+fn falls_after(policy: &Policy, interval: Span) -> Span {
+    interval.times(u64::from(policy.fall).saturating_sub(1)).min(FALLS_AFTER_MAX)
+}
+
 fn patience(policy: &Policy, interval: Span) -> Span {
     interval.times(u64::from(policy.fall)).max(PATIENCE_MIN)
 }
@@ -110,6 +120,7 @@ impl CheckTrack {
             usual: Span::ZERO,
             latency: Latency::new(1),
             patience: patience(policy, spec.interval),
+            falls_after: falls_after(policy, spec.interval),
         }
     }
 
@@ -124,6 +135,7 @@ impl CheckTrack {
         self.window.resize(length);
         self.prompt.resize(length);
         self.patience = patience(policy, spec.interval);
+        self.falls_after = falls_after(policy, spec.interval);
     }
 
     /// Whether a pass took so much longer than usual that real requests would not have waited for it: a page that is always
@@ -284,10 +296,13 @@ impl CheckTrack {
             text,
             reason: self.reason,
         };
-        let rate = Grade::of_rate(tally, policy.success_below_percent);
+        // One failure is no rate.
+        let rate = if tally.bad < 2 { Grade::Healthy } else { Grade::of_rate(tally, policy.success_below_percent) };
         let failures = self.runs.failures();
         let removed = self.removed_fall > 0 && self.removed >= u32::from(self.removed_fall);
-        let fell = failures >= u32::from(policy.fall);
+        // An HSM's worker has made sure already.
+        let sure = matches!(self.reason, Some(Reason::Hsm(_))) || self.runs.failing_for() >= self.falls_after;
+        let fell = sure && failures >= u32::from(policy.fall);
         let both = policy.fault_rule == FaultRule::Both;
         let rate = if both && !fell { rate.min(Grade::HighRisk) } else { rate };
         let mut found = if both && fell && rate == Grade::Fault && tally.total() >= floor {

@@ -140,7 +140,10 @@ impl Service {
     fn virtual_shares(&self, family: Family, pool: &Pool) -> Vec<Share> {
         let mut shares = pool.shares();
         if !shares.is_empty() {
-            let tried = self.origins.iter().filter(|origin| origin.spec.family == family && origin.wants_trials());
+            let tried = self
+                .origins
+                .iter()
+                .filter(|origin| origin.spec.family == family && origin.spec.weight > 0 && origin.wants_trials());
             let fresh: Vec<OriginId> =
                 tried.map(|origin| origin.spec.id).filter(|id| shares.iter().all(|share| share.id != *id)).collect();
             shares.extend(fresh.into_iter().map(|id| Share { id, part: 1 }));

@@ -45,7 +45,7 @@ fn check(name: &str, layer: Layer) -> CheckSpec {
     CheckSpec {
         name: name.to_owned(),
         layer,
-        interval: Span::from_secs(1),
+        interval: Span::from_millis(100),
         critical: true,
         verify: false,
         removed_fall: 0,

@@ -25,7 +25,7 @@ fn check(name: &str, critical: bool, verify: bool) -> CheckSpec {
     CheckSpec {
         name: name.to_owned(),
         layer: Layer::Application,
-        interval: Span::from_secs(1),
+        interval: Span::from_millis(100),
         critical,
         verify,
         removed_fall: 0,

@@ -29,7 +29,7 @@ impl Bench {
         let spec = |(name, layer): &(&str, Layer)| CheckSpec {
             name: (*name).to_owned(),
             layer: *layer,
-            interval: Span::from_secs(1),
+            interval: Span::from_millis(1),
             critical: true,
             verify: false,
             removed_fall: 0,

@@ -153,7 +153,13 @@ impl Service<'_> {
                 let taken = tried || self.is_usable(*slot) || self.is_staged(*slot);
                 assert!(!any || taken, "{}: {slot:?} passes over a usable one", self.at());
                 let never = self.view(*slot).state == State::Maintenance || self.host(*slot).spec.weight == 0;
-                assert!(unsteered || !never, "{}: {slot:?} is drained or takes nothing", self.at());
+                assert!(
+                    unsteered || !never,
+                    "{}: {slot:?} is drained or takes nothing: {:?} {:?}",
+                    self.at(),
+                    spec,
+                    self.views()
+                );
             }
             // Its own address falls back on an origin in a stage, after all others.
             let last = |id: &OriginId| spec.own == Some(*id) && self.is_staged(*id);
@@ -243,7 +249,7 @@ impl Service<'_> {
             Truth::Fine | Truth::Lossy | Truth::Slow | Truth::Grey => false,
         };
         // Where enough statuses are seen that are fine, it is the checked page that is wrong, not the origin.
-        let contradicted = view.location == Some(Location::Check) && view.sees == Some(Layer::Application);
+        let contradicted = view.sees == Some(Layer::Application);
         let page_only = self.host(view.id).truth == Truth::WrongPage && contradicted && view.state == State::Degraded;
         if dead && !page_only && !self.is_excused(view) && self.is_settled(view, JUDGED_WITHIN) {
             assert_eq!(view.state, State::Fault, "{}: {:?} {view:?}", self.at(), self.host(view.id).truth);
