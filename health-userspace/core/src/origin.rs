@@ -133,11 +133,6 @@ pub(crate) struct Origin {
     dynamic: Option<pace::DynamicWeight>,
 }
 
-/// The times to first byte of an origin that nothing is known of.
-fn ttfb(policy: &Policy) -> Latency {
-    Latency::new(u64::from(policy.samples_min.passive))
-}
-
 impl Origin {
     pub(crate) fn new(spec: OriginSpec, checks: &[CheckSpec], policy: &Policy, now: Timestamp) -> Self {
         Self {
@@ -152,7 +147,7 @@ impl Origin {
             request: TrafficTrack::new(Layer::Application, policy),
             checks: checks.iter().map(|check| CheckTrack::new(check, policy)).collect(),
             meter: Meter::default(),
-            ttfb: ttfb(policy),
+            ttfb: Latency::new(policy.samples_min.passive.into()),
             looked: false,
             trial_passed: false,
             fresh_from: Timestamp::NEVER,
@@ -331,7 +326,7 @@ impl Origin {
         (self.order, self.word) = (None, None);
         self.connect = TrafficTrack::new(Layer::Transport, policy);
         self.request = TrafficTrack::new(Layer::Application, policy);
-        self.ttfb = ttfb(policy);
+        self.ttfb = Latency::new(policy.samples_min.passive.into());
         for check in &mut self.checks {
             check.forget(now);
             *check.latency_mut() = Latency::new(1);
