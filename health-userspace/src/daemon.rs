@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `attack` | which services are under attack, by the files that scrubbers touch |
 //! | `detach` | the way out: drain, then remove programs and pins |
+//! | `endings` | established connections to origins in fault |
 //! | `events` | kernel events and decisions as lines for `sluice events` |
 //! | `house` | what happens by itself: interfaces, routes, neighbours, handovers |
 //! | `memory` | what outlives the daemon |
@@ -21,7 +22,9 @@
 //! | `windows` | which services' time of the day it is |
 
 mod attack;
+mod counted;
 mod detach;
+mod endings;
 mod events;
 mod house;
 mod learn;
@@ -51,7 +54,10 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use crate::{
-    act,
+    act::{
+        self,
+        ending::{Ended, Ender},
+    },
     cli::RunOptions,
     config::Config,
     control::{self, Command, EventLog, Published},
@@ -120,6 +126,9 @@ struct Daemon {
     draining: Option<Draining>,
     attacks: attack::Files,
     keeper: memory::Keeper,
+    /// Who ends established connections, and what became of that.
+    ender: Ender,
+    ended: mpsc::UnboundedReceiver<Ended>,
     ticks: u64,
     lag: Duration,
 }
@@ -166,6 +175,7 @@ impl Daemon {
                 Some(Alarm { what, object, detail }) = self.alarms.recv() => {
                     self.push(what, object, detail, "daemon", probe::now().0);
                 }
+                Some(ended) = self.ended.recv() => self.ended(ended),
                 Some(command) = self.commands.recv() => {
                     if let Some(end) = self.command(command).await {
                         return Ok(end);
@@ -213,6 +223,7 @@ impl Daemon {
         for decision in &step.decisions {
             self.decided(decision);
         }
+        self.end_connections(&step.endings);
         let moved = !step.decisions.is_empty();
         self.last = Some(step);
         self.keep(now);
@@ -282,6 +293,7 @@ impl Daemon {
             request_by: reading.request_by,
             syn_waits: reading.syn_waits,
             request_waits: reading.request_waits,
+            open: reading.open(),
             last_seen: reading.last_seen,
             rtt,
             ttfb,

@@ -74,8 +74,11 @@ pub struct ServiceReport {
     /// Worst state of any origin that has traffic planned.
     #[serde(with = "state_word")]
     pub state: Option<State>,
-    /// Nothing is usable, so all are used.
+    /// Too few are usable, so all are used.
     pub panic: Option<bool>,
+    /// Nothing is usable, so new connections are refused.
+    #[serde(default)]
+    pub refuses: Option<bool>,
     /// Lowest tier that has a share.
     pub active_tier: Option<u8>,
     /// Automatic moves are stopped.
@@ -132,6 +135,12 @@ pub struct OriginReport {
     /// The kernel's trip, while it lasts.
     #[serde(default)]
     pub trip: Option<TripReport>,
+    /// Of a standby: `ready`, or why it could not take what others lose: `unusable`, `certificate`, `unproved`, `stale`, `full`.
+    #[serde(default)]
+    pub ready: Option<String>,
+    /// Why the governor holds its flows where they are, though it should lose them.
+    #[serde(default)]
+    pub withheld: Option<String>,
     /// How far on its way back it is, behind its hold-down.
     pub failback: Option<FailbackReport>,
     /// The operator's order in force.

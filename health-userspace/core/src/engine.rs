@@ -1,8 +1,9 @@
 //! The one entry: [`Engine::tick`].
 
 use crate::{
+    governor::{Governor, Limits, Site},
     latency::Times,
-    model::{CheckResult, Location, OriginId, Pace, ServiceId, ServiceSpec, State},
+    model::{CheckResult, OriginId, Pace, ServiceId, ServiceSpec},
     origin::Origin,
     policy::Policy,
     service::{Service, in_force},
@@ -10,6 +11,9 @@ use crate::{
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
+mod decision;
+mod ending;
+mod govern;
 mod memory;
 mod outage;
 mod plan;
@@ -17,11 +21,13 @@ mod totals;
 mod view;
 mod why;
 
+pub use decision::{Decision, DecisionKind};
+pub use ending::Ending;
 pub use memory::Memory;
 pub use outage::Route;
 pub use plan::{FrontendPlan, Lease, OriginPlan, Plan};
 pub use totals::{Quantile, Sum, TrafficTotals};
-pub use view::{OriginView, ServiceView, Waits};
+pub use view::{OriginView, Readiness, ServiceView, Waits};
 pub use why::{Amount, Explained, Fact, Limit, LimitFrom, Of, Why};
 
 /// Places in a frontend's slot table. Prime, as Maglev tables are.
@@ -50,6 +56,8 @@ pub struct Input {
     pub routes: Vec<(OriginId, Option<Route>)>,
     /// Services under attack: what is being mitigated there. The whole list, each time; a service that is not on it is not.
     pub mitigated: Vec<Mitigated>,
+    /// Where origins are, when it becomes known or changes; without it each is a host of its own.
+    pub sites: Vec<(OriginId, Site)>,
     /// Services whose window of the day is closed: no stage of a way back begins there.
     pub closed: Vec<ServiceId>,
     /// Whether every write of the last plan reached the kernel. A failed one is simply planned again.
@@ -143,99 +151,10 @@ pub struct Step {
     pub suspects: Vec<OriginId>,
     /// How each origin wants to be checked from now on.
     pub paces: Vec<(OriginId, Pace)>,
+    /// Established connections that should end now.
+    pub endings: Vec<Ending>,
     /// What `status` shows.
     pub view: Vec<ServiceView>,
-}
-
-/// Something that changed, with its why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// When.
-    pub at: Timestamp,
-    /// About this service.
-    pub service: ServiceId,
-    /// What.
-    pub what: DecisionKind,
-    /// The rule that fired, a stable word such as `fall_in_a_row`, `success_rate`, `tripped_3s`: one of [`crate::rule::RULES`].
-    pub rule: &'static str,
-    /// Evidence in words, such as `refused 412 of 412 SYN`.
-    pub evidence: String,
-    /// What it rests on.
-    pub why: Why,
-    /// `judge`, or the operator's name.
-    pub by: String,
-    /// False where observe mode or a limit withheld it.
-    pub enforced: bool,
-}
-
-/// Kinds of change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DecisionKind {
-    /// An origin's state changed.
-    State {
-        /// Which origin.
-        origin: OriginId,
-        /// From.
-        from: State,
-        /// To.
-        to: State,
-        /// Where the failure sits.
-        location: Option<Location>,
-    },
-    /// A service's traffic went to another tier.
-    Failover {
-        /// From this tier.
-        from: u8,
-        /// To that one.
-        to: u8,
-    },
-    /// It came back.
-    Failback {
-        /// From this tier.
-        from: u8,
-        /// To that one.
-        to: u8,
-    },
-    /// Nothing usable is left: all but `maintenance` are used.
-    Panic {
-        /// Entered or left.
-        on: bool,
-    },
-    /// An attack is being mitigated, so more evidence is asked for; or no longer.
-    Mitigation {
-        /// Begun or over.
-        on: bool,
-    },
-    /// An operator's order was taken, or ended.
-    Override {
-        /// About this origin.
-        origin: OriginId,
-        /// What was ordered; `None` when one ran out.
-        order: Option<OrderKind>,
-    },
-    /// A stage of an origin's way back began.
-    Stage {
-        /// Which origin.
-        origin: OriginId,
-        /// The part of its weight that it has now. Unit: percent.
-        percent: u8,
-    },
-    /// An origin's next stage waits.
-    Asks {
-        /// Which origin.
-        origin: OriginId,
-        /// The part of its weight that it would have. Unit: percent.
-        percent: u8,
-        /// For what.
-        waits: Waits,
-    },
-    /// A trip was confirmed as `fault`, or cleared, by the judge.
-    TripJudged {
-        /// Which origin.
-        origin: OriginId,
-        /// Confirmed or cleared.
-        confirmed: bool,
-    },
 }
 
 /// The state of all judgement.
@@ -246,13 +165,19 @@ pub struct Engine {
     outages: outage::Outages,
     /// Service and place in it of each origin.
     index: BTreeMap<OriginId, (usize, usize)>,
+    governor: Governor,
 }
 
 impl Engine {
     /// Nothing is known yet.
     #[must_use]
     pub fn new(services: Vec<ServiceSpec>, now: Timestamp) -> Self {
-        let mut engine = Self { services: Vec::new(), outages: outage::Outages::default(), index: BTreeMap::new() };
+        let mut engine = Self {
+            services: Vec::new(),
+            outages: outage::Outages::default(),
+            index: BTreeMap::new(),
+            governor: Governor::default(),
+        };
         engine.reconfigure(services, now);
         engine
     }
@@ -338,6 +263,11 @@ impl Engine {
                 origin.route = *route;
             }
         }
+        for (id, site) in &input.sites {
+            if let Some((_, origin)) = self.find(*id) {
+                origin.site = Some(*site);
+            }
+        }
         for result in &input.checks {
             if let Some((_, origin)) = self.find(result.origin) {
                 origin.see_check(result);
@@ -363,6 +293,9 @@ impl Engine {
         self.outages.find(&mut self.services, now);
         for service in &mut self.services {
             service.judge(!input.closed.contains(&service.spec.id), now, &mut step);
+        }
+        self.govern(now, &mut step);
+        for service in &mut self.services {
             service.plan(now, &mut step);
         }
         for decision in &step.decisions {
@@ -380,6 +313,11 @@ impl Engine {
     pub fn explain(&self, id: OriginId) -> Option<Explained> {
         let (service, place) = self.index.get(&id)?;
         self.services.get(*service)?.explain(*place)
+    }
+
+    /// Sets how much may be on the move at once.
+    pub const fn set_governor(&mut self, limits: Limits) {
+        self.governor.limits = limits;
     }
 
     fn find(&mut self, id: OriginId) -> Option<(&Policy, &mut Origin)> {

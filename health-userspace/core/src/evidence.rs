@@ -229,6 +229,7 @@ mod tests {
         request_by: Clients([9; CLIENTS]),
         syn_waits: 0,
         request_waits: 0,
+        open: 0,
         last_seen: Timestamp::NEVER,
         rtt: Quantile { samples: 0, p99: Span::ZERO },
         ttfb: Quantile { samples: 0, p99: Span::ZERO },

@@ -204,6 +204,17 @@ pub enum Pace {
     Returning,
 }
 
+impl Pace {
+    /// Of a standby whose turn may be near: what is seldom asked is asked often.
+    #[must_use]
+    pub const fn watched(self) -> Self {
+        match self {
+            Self::Usual | Self::Ample(_) => Self::Suspect,
+            Self::Suspect | Self::Gentle | Self::Out | Self::Returning => self,
+        }
+    }
+}
+
 /// Result of one round of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

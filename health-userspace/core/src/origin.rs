@@ -1,11 +1,13 @@
 //! One origin: its evidence, the watch on its trip, its life, and what an operator ordered.
 
 use crate::{
-    engine::{Decision, KernelView, Order, OrderKind, Route, TrafficTotals, Waits},
+    engine::{Decision, KernelView, Order, OrderKind, Readiness, Route, TrafficTotals, Waits},
     evidence::{Evidence, Meter, Source},
+    governor::{Held, Site},
     latency::Latency,
     learn::Learner,
     lifecycle::{self, Cause, CauseBy, Faults, Input, Lifecycle, Phase},
+    load::Load,
     model::{CheckResult, CheckSpec, Layer, Location, OriginSpec, Outcome, State},
     policy::Policy,
     time::{Span, Timestamp},
@@ -15,10 +17,12 @@ use crate::{
 };
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 
+mod ending;
 mod held;
 mod judge;
 mod pace;
 mod proof;
+mod ready;
 mod why;
 mod wish;
 mod words;
@@ -131,6 +135,15 @@ pub(crate) struct Origin {
     trip_cleared: Option<&'static str>,
     lease: wish::Renewal,
     dynamic: Option<pace::DynamicWeight>,
+    /// Where it is, as far as that is known.
+    pub(crate) site: Option<Site>,
+    /// Why its flows stay though it should lose them.
+    pub(crate) held: Option<Held>,
+    pub(crate) load: Load,
+    /// When connections were last ended in a fault.
+    ended: Timestamp,
+    /// Whether it could take what others lose.
+    pub(crate) ready: Readiness,
 }
 
 impl Origin {
@@ -168,6 +181,11 @@ impl Origin {
             trip_cleared: None,
             lease: wish::Renewal::default(),
             dynamic: None,
+            site: None,
+            held: None,
+            load: Load::default(),
+            ended: Timestamp::NEVER,
+            ready: Readiness::Unproved,
         }
     }
 
@@ -192,6 +210,7 @@ impl Origin {
 
     /// Takes the newest counters.
     pub(crate) fn see_traffic(&mut self, totals: &TrafficTotals, now: Timestamp, policy: &Policy) {
+        self.load.see(totals.syn, now, !self.load.stands_in);
         let traffic = self.meter.read(totals, self.learned.timed());
         let steady = self.is_steady();
         self.learned.read(totals, traffic.as_ref(), steady, policy);
@@ -357,27 +376,6 @@ impl Origin {
         self.ttfb.restart();
         self.connect.clear();
         self.request.clear();
-    }
-
-    /// Takes flows, as far as the judge is concerned; a trip is the kernel's own affair.
-    fn serves(&self) -> bool {
-        matches!(self.life.phase, Phase::Unknown | Phase::Healthy | Phase::Degraded | Phase::HighRisk)
-    }
-
-    /// Whether the kernel must leave it out.
-    pub(crate) fn is_blocked(&self) -> bool {
-        !self.serves() && self.life.phase.part() == 0
-    }
-
-    /// Whether a check should look at it at once. Says so again only after a while.
-    pub(crate) fn take_suspicion(&mut self, now: Timestamp) -> bool {
-        let fresh = core::mem::take(&mut self.freshly_failing);
-        let suspect = self.serves() && (fresh || self.trip.trip().is_some());
-        let due = self.suspected == Timestamp::NEVER || now.since(self.suspected) >= SUSPECT_AGAIN;
-        if suspect && due {
-            self.suspected = now;
-        }
-        suspect && due
     }
 
     /// Whether it is on its way back.

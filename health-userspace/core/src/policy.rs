@@ -50,8 +50,21 @@ pub struct Policy {
     /// Usable share of a tier's weight with which it keeps all flows. Unit: percent, 1 to 100. Default 70, as Envoy's
     /// overprovisioning factor of 1.4.
     pub min_usable_percent: u8,
+    /// Share of usable origins, of all tiers together, below which all are used again; `maintenance` never. Unit: percent. Default
+    /// 1: only when none is usable. 0: never, new connections are refused then.
+    pub panic_percent: u8,
     /// What becomes of new connections that no usable standby has capacity for. Default `refuse`.
     pub overflow: Overflow,
+    /// Whether a part of a service may be elsewhere. Default `share`.
+    pub moves: Moves,
+    /// What becomes of established connections to an origin in fault. Default `reset_stalled`.
+    pub on_fault: OnFault,
+    /// Time without progress after which `reset_stalled` ends a connection that is not idle. Default 3 s.
+    pub stalled_for: Span,
+    /// Time in fault after which `reset_after` ends all. Default 30 s.
+    pub reset_after: Span,
+    /// Connections that this ends at most. Unit: per second, at least 1. Default 1000.
+    pub resets_per_s: u32,
     /// The kernel's own, provisional decision.
     pub trip: Trip,
     /// What holds under attack.
@@ -214,6 +227,28 @@ pub enum Overflow {
     Exceed,
 }
 
+/// Whether a part of a service's flows may be on another tier than the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// Each flow by itself: what a tier can't carry goes on to the next, and attempts that fail are rescued.
+    Share,
+    /// All or none: a tier has all flows of a family, or none of them, and no attempt goes to another.
+    Service,
+}
+
+/// What becomes of established connections to an origin in fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFault {
+    /// Nothing.
+    Keep,
+    /// All are reset after [`Policy::reset_after`].
+    ResetAfter,
+    /// All are reset at once.
+    Reset,
+    /// Idle ones of this host's sockets are reset at once, others after [`Policy::stalled_for`] without progress.
+    ResetStalled,
+}
+
 /// When the kernel trips by itself, and how it tries again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trip {
@@ -290,7 +325,13 @@ impl Default for Policy {
             return_path: ReturnPath::Auto,
             failback: Failback::default(),
             min_usable_percent: 70,
+            panic_percent: 1,
             overflow: Overflow::Refuse,
+            moves: Moves::Share,
+            on_fault: OnFault::ResetStalled,
+            stalled_for: Span::from_secs(3),
+            reset_after: Span::from_secs(30),
+            resets_per_s: 1000,
             trip: Trip {
                 kernel: true,
                 after: 5,

@@ -5,6 +5,9 @@
 use crate::{model::OriginId, steering::Share};
 use alloc::vec::Vec;
 
+mod armed;
+mod whole;
+
 /// Least usable share of a tier's weight with which it keeps all flows. Unit: percent. Default of `min_usable_percent`.
 pub const MIN_USABLE_PERCENT: u8 = 70;
 
@@ -24,11 +27,13 @@ pub struct Limits {
     pub min_usable_percent: u8,
     /// See [`PANIC_PERCENT`]. 0: never.
     pub panic_percent: u8,
+    /// Whether all flows are on one tier.
+    pub whole: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { min_usable_percent: MIN_USABLE_PERCENT, panic_percent: PANIC_PERCENT }
+        Self { min_usable_percent: MIN_USABLE_PERCENT, panic_percent: PANIC_PERCENT, whole: false }
     }
 }
 
@@ -77,6 +82,22 @@ pub struct Member {
     pub factor: u8,
     /// How far it may be used.
     pub standing: Standing,
+    /// Whether it was shown lately that it can serve. Matters to standbys: they get nothing by choice without it.
+    pub ready: bool,
+    /// Whether its flows may leave its tier.
+    pub bound: Bound,
+}
+
+/// How far the governor holds the flows of an origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bound {
+    /// They go where the shares say.
+    #[default]
+    Free,
+    /// No plan takes them to another tier; attempts that fail are rescued, and trips act.
+    Planned,
+    /// Nothing takes them to another tier.
+    Tier,
 }
 
 impl Member {
@@ -111,6 +132,12 @@ pub struct Pool {
     /// Only those with a usable part, best first.
     tiers: Vec<Tier>,
     panic: bool,
+    /// The preferred tier; the others are standbys.
+    home: u8,
+    /// Whether a standby is.
+    any_ready: bool,
+    /// Whether the flows of the preferred tier stay there as far as it can serve: nobody is ready for them, or they are held.
+    stays: bool,
     /// Where nothing is usable: who is used all the same.
     last_resort: Vec<Share>,
 }
@@ -119,13 +146,24 @@ impl Pool {
     /// Sums up. `members` in the configuration's order, each id once.
     #[must_use]
     pub fn new(members: Vec<Member>, limits: Limits) -> Self {
+        let home = members.iter().filter(|member| member.weight > 0).map(|member| member.tier).min().unwrap_or(0);
+        let any_ready =
+            members.iter().any(|member| member.tier > home && member.ready && member.can_serve() && member.factor > 0);
+        let bound = members.iter().any(|member| member.tier == home && member.bound > Bound::Free);
         let counted = members.iter().filter(|member| member.weight > 0 && member.standing != Standing::Never).count();
         let usable = members.iter().filter(|member| member.can_serve()).count();
         // Strictly below, and an empty pool is none (nothing could be used again).
         let panic =
             counted > 0 && usable.saturating_mul(100) < counted.saturating_mul(usize::from(limits.panic_percent));
-        let mut pool = Self { members, limits, tiers: Vec::new(), panic, last_resort: Vec::new() };
+        // A stage has its part and no more, whoever has to take the rest.
+        let staged = members.iter().any(|member| member.tier == home && member.standing == Standing::Staged);
+        let stays = bound || (!any_ready && !staged);
+        let mut pool =
+            Self { members, limits, tiers: Vec::new(), panic, home, any_ready, stays, last_resort: Vec::new() };
         pool.tiers = pool.sum_tiers();
+        if limits.whole {
+            pool.keep_one_tier();
+        }
         if panic || pool.tiers.is_empty() {
             pool.last_resort = pool.find_last_resort(usable > 0);
         }
@@ -136,6 +174,13 @@ impl Pool {
     #[must_use]
     pub const fn is_panic(&self) -> bool {
         self.panic
+    }
+
+    /// Whether nothing is usable, and nothing is used then.
+    #[must_use]
+    pub fn refuses(&self) -> bool {
+        let counted = |member: &Member| member.weight > 0 && member.standing != Standing::Never;
+        self.limits.panic_percent == 0 && self.tiers.is_empty() && self.members.iter().any(counted)
     }
 
     fn sum_tiers(&self) -> Vec<Tier> {
@@ -156,10 +201,10 @@ impl Pool {
         let min_usable = u64::from(self.limits.min_usable_percent);
         for member in self.members.iter().filter(|member| member.tier == number) {
             weight = weight.saturating_add(u64::from(member.weight));
-            effective = effective.saturating_add(member.effective());
+            effective = effective.saturating_add(self.effective(*member));
             // A stage is a part of the flows, not of a capacity that has some to spare.
             let scale = if member.standing == Standing::Staged { min_usable } else { 100 };
-            usable = usable.saturating_add(member.effective().saturating_mul(scale));
+            usable = usable.saturating_add(self.effective(*member).saturating_mul(scale));
             own = own.saturating_add(self.own_keeps(*member).saturating_mul(u64::from(member.weight)));
         }
         if effective == 0 {
@@ -178,6 +223,11 @@ impl Pool {
     fn own_keeps(&self, member: Member) -> u64 {
         if !member.can_serve() {
             return 0;
+        }
+        if self.limits.whole {
+            // Before the tiers are summed it is asked too, and no other answer would matter then.
+            let has_all = self.tiers.is_empty() || self.tiers.iter().any(|tier| tier.number == member.tier);
+            return if has_all && self.effective(member) > 0 { WHOLE } else { 0 };
         }
         let factor = u64::from(member.factor).saturating_mul(WHOLE);
         let full = if member.standing == Standing::Staged { 100 } else { self.limits.min_usable_percent };
@@ -206,8 +256,41 @@ impl Pool {
             return self.last_resort.clone();
         }
         let mut shares = Vec::new();
-        self.spill(WHOLE, |_| true, &mut shares);
+        let at_home = self.tiers.first().is_some_and(|first| first.number == self.home);
+        if !at_home && self.is_bound(self.home) {
+            let held = self.members.iter().filter(|member| member.tier == self.home && member.bound > Bound::Free);
+            return held.map(|member| Share { id: member.id, part: u64::from(member.weight) }).collect();
+        }
+        self.spill(WHOLE, |tier| !(at_home && self.stays) || tier == self.home, &mut shares);
         shares
+    }
+
+    /// Whether nothing is usable, or too little, so that shares follow no tiers.
+    #[must_use]
+    pub const fn is_last_resort(&self) -> bool {
+        !self.last_resort.is_empty()
+    }
+
+    /// The preferred tier; the others are standbys.
+    #[must_use]
+    pub const fn home(&self) -> u8 {
+        self.home
+    }
+
+    fn is_bound(&self, tier: u8) -> bool {
+        self.members.iter().any(|member| member.tier == tier && member.bound > Bound::Free)
+    }
+
+    /// Whom the plan would send flows of `own` to that are of another tier: the standbys that its move is about.
+    #[must_use]
+    pub fn standbys_of(&self, own: OriginId) -> Vec<OriginId> {
+        let Some(owner) = self.members.iter().find(|member| member.id == own) else { return Vec::new() };
+        let other = |id: OriginId| self.members.iter().any(|member| member.id == id && member.tier != owner.tier);
+        let mut ids: Vec<OriginId> =
+            self.shares_of(own).into_iter().map(|share| share.id).filter(|id| other(*id)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
     }
 
     /// Shares of `own`'s guarded address. Never empty: an address with nowhere to go is left to its owner, unsteered.
@@ -226,8 +309,10 @@ impl Pool {
         let rest = WHOLE.saturating_sub(keeps);
         let to_tier = self.spill_inside(member, rest, &mut shares);
         let left = rest.saturating_sub(to_tier);
-        let mut still = self.spill(left, |tier| tier > member.tier, &mut shares);
-        if still > 0 {
+        let serves = self.tiers.iter().any(|tier| tier.number == member.tier);
+        let stays = member.bound > Bound::Free || (serves && member.tier == self.home && self.stays);
+        let mut still = if stays { left } else { self.spill(left, |tier| tier > member.tier, &mut shares) };
+        if still > 0 && !stays {
             // A standby's own address: the preferred tiers are below it.
             still = self.spill(still, |tier| tier < member.tier, &mut shares);
         }
@@ -253,10 +338,10 @@ impl Pool {
 
     /// Gives `part` to the others of the owner's tier, proved ones first. Returns what was given.
     fn give_inside(&self, own: Member, part: u64, shares: &mut Vec<Share>) -> u64 {
-        let others = |member: &&Member| member.tier == own.tier && member.id != own.id && member.effective() > 0;
+        let others = |member: &&Member| member.tier == own.tier && member.id != own.id && self.effective(**member) > 0;
         let proved = self.members.iter().filter(others).any(|member| member.standing == Standing::Proved);
         let chosen = |member: &&Member| others(member) && !(proved && member.standing == Standing::Unproved);
-        give(self.members.iter().filter(chosen), part, shares)
+        self.give(self.members.iter().filter(chosen), part, shares)
     }
 
     /// Gives `part` to the tiers that `may` names, each keeping its part, the last of them the rest. Returns what is left.
@@ -266,66 +351,41 @@ impl Pool {
         for tier in self.tiers.iter().filter(|tier| may(tier.number)) {
             let kept = if Some(tier.number) == last { left } else { scaled(left, tier.keeps, WHOLE) };
             let members = self.members.iter().filter(|member| member.tier == tier.number);
-            left = left.saturating_sub(give(members, kept, shares));
+            left = left.saturating_sub(self.give(members, kept, shares));
         }
         left
     }
+}
 
-    /// Where the flows of a virtual address go when their slot's origin is tripped, best first: tier by tier. Beside it how
-    /// many of them, from the first, are equally good. Empty in panic.
-    #[must_use]
-    pub fn armed(&self) -> (Vec<OriginId>, u8) {
-        if !self.last_resort.is_empty() {
-            return (Vec::new(), 0);
-        }
-        let rank = |member: &Member| (member.tier, member.standing);
-        let mut usable: Vec<&Member> = self.members.iter().filter(|member| member.can_replace()).collect();
-        usable.sort_by_key(|member| rank(member));
-        usable.truncate(ARMED_MAX);
-        let best = usable.first().map_or(0, |best| usable.iter().filter(|other| rank(other) == rank(best)).count());
-        (usable.into_iter().map(|member| member.id).collect(), u8::try_from(best).unwrap_or(u8::MAX))
+impl Pool {
+    /// A standby that nobody has seen serve lately stands behind those that were seen.
+    const fn is_unready(&self, member: Member) -> bool {
+        member.tier > self.home && !member.ready
     }
 
-    /// Where the flows of `own`'s address go when their slot's origin is tripped, best first: the own tier, then lower
-    /// ones (higher numbers), then preferred ones, and the owner itself at the end, for slots that are not its own.
-    /// Beside it how many of them, from the first, are equally good. Empty in panic.
-    #[must_use]
-    pub fn armed_of(&self, own: OriginId) -> (Vec<OriginId>, u8) {
-        let Some(owner) = self.members.iter().find(|member| member.id == own) else { return (Vec::new(), 0) };
-        if !self.last_resort.is_empty() {
-            return (Vec::new(), 0);
+    /// What of its weight counts. Where somebody is known to be able to, who is not waits; what ails has its own factor.
+    fn effective(&self, member: Member) -> u64 {
+        let waits = self.any_ready && matches!(member.standing, Standing::Proved | Standing::Unproved);
+        if waits && self.is_unready(member) { 0 } else { member.effective() }
+    }
+
+    /// Divides `part` by effective weight. Returns what was given: all or nothing.
+    fn give<'a>(&self, members: impl Iterator<Item = &'a Member> + Clone, part: u64, shares: &mut Vec<Share>) -> u64 {
+        let total = members.clone().fold(0_u64, |sum, member| sum.saturating_add(self.effective(*member)));
+        if total == 0 || part == 0 {
+            return 0;
         }
-        let rank = |member: &Member| (member.tier < owner.tier, member.tier, member.standing);
-        let mut others: Vec<&Member> =
-            self.members.iter().filter(|member| member.can_replace() && member.id != own).collect();
-        others.sort_by_key(|member| rank(member));
-        let keeps = usize::from(owner.can_serve());
-        others.truncate(ARMED_MAX.saturating_sub(keeps));
-        let best = others.first().map_or(0, |best| others.iter().filter(|other| rank(other) == rank(best)).count());
-        let mut armed: Vec<OriginId> = others.into_iter().map(|member| member.id).collect();
-        if owner.can_serve() && !armed.is_empty() {
-            armed.push(own);
+        for member in members.filter(|member| self.effective(**member) > 0) {
+            // At least one, so that a tiny weight is not rounded away: the table then gives it its one slot.
+            shares.push(Share { id: member.id, part: scaled(part, self.effective(*member), total).max(1) });
         }
-        (armed, u8::try_from(best).unwrap_or(u8::MAX))
+        part
     }
 }
 
 /// `part` × `numerator` / `denominator`, rounded down.
 fn scaled(part: u64, numerator: u64, denominator: u64) -> u64 {
     part.saturating_mul(numerator).checked_div(denominator).unwrap_or(0).min(part)
-}
-
-/// Divides `part` by effective weight. Returns what was given: all or nothing.
-fn give<'a>(members: impl Iterator<Item = &'a Member> + Clone, part: u64, shares: &mut Vec<Share>) -> u64 {
-    let total = members.clone().fold(0_u64, |sum, member| sum.saturating_add(member.effective()));
-    if total == 0 || part == 0 {
-        return 0;
-    }
-    for member in members.filter(|member| member.effective() > 0) {
-        // At least one, so that a tiny weight is not rounded away: the table then gives it its one slot.
-        shares.push(Share { id: member.id, part: scaled(part, member.effective(), total).max(1) });
-    }
-    part
 }
 
 #[cfg(test)]

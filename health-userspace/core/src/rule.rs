@@ -102,12 +102,29 @@ pub const RULES: &[Rule] = &[
     against("window", &[], "the next stage waits for the window of the day"),
     against("hold", &[], "the next stage waits for the end of an operator's hold"),
     // A service.
-    against("none_usable", &[], "too few origins of the service are usable"),
+    against("none_usable", &["panic_percent"], "too few origins of the service are usable"),
+    against("refused", &["panic_percent"], "no origin of the service is usable, and new connections are refused"),
     favours("usable_again", &[], "enough origins of the service are usable again"),
     against("tier_unusable", &["min_usable_percent"], "no origin of the tier is usable"),
     favours("tier_usable", &["min_usable_percent"], "origins of a preferred tier are usable again"),
     against("mitigation", &[], "an attack is being mitigated, so more evidence is asked for"),
     favours("mitigation_over", &[], "no attack is being mitigated any more"),
+    // The governor.
+    against(
+        "causes_at_once",
+        &[],
+        "as many causes as may be are on the move, and only checks call it dead, or it serves",
+    ),
+    against(
+        "moves_per_min",
+        &[],
+        "as many moves as may be began in the past minute, and only checks call it dead, or it serves",
+    ),
+    against("per_standby_at_once", &[], "as many causes as may be went to its standby, which declares no capacity"),
+    against("standby_load", &[], "its standby declares no capacity, and has more than twice its usual load"),
+    against("no_headroom", &[], "its standby has no room left by its declared capacity, and it may serve itself"),
+    against("ping_pong", &[], "its flows have only just come back, and it serves"),
+    against("capacity_unset", &[], "flows went to it, and it declares no capacity"),
     // Operators.
     against("operator", &[], "an operator ordered it"),
     against("order_ended", &[], "an operator's order ran out"),

@@ -2,11 +2,12 @@
 
 use crate::{
     engine::{Decision, DecisionKind, Mitigated, Order, OrderKind, ServiceView, Step, Waits},
+    governor::Held,
     lifecycle::{self, Phase},
     model::{Family, FrontendId, Mode, OriginId, ServiceSpec, State},
     origin::{Around, Event, Origin, Place},
-    policy::{Policy, StateWeights},
-    pool::{Limits, Member, Pool, Standing},
+    policy::{Moves, Policy, StateWeights},
+    pool::{Bound, Limits, Member, Pool, Standing},
     time::Timestamp,
 };
 use alloc::{borrow::ToOwned, boxed::Box, collections::BTreeMap, format, string::String, vec::Vec};
@@ -16,6 +17,7 @@ mod attack;
 mod canary;
 mod everywhere;
 mod frontends;
+mod govern;
 mod why;
 
 pub(crate) use attack::in_force;
@@ -128,8 +130,10 @@ impl Service {
     /// `open`: whether stages of a way back may begin at this time of the day.
     pub(crate) fn judge(&mut self, open: bool, now: Timestamp, step: &mut Step) {
         self.excuse_all(now, step);
+        let alert = self.is_alert();
         for place in 0..self.origins.len() {
             self.end_order(place, now, step);
+            let standby = self.is_standby(place);
             let way = Place { open, alone: self.is_alone(place) };
             let worse = self.compare(place);
             let policy = in_force(self.raised.as_deref(), &self.spec);
@@ -137,10 +141,12 @@ impl Service {
             let mut events = Vec::new();
             let around = Around { place: way, worse: worse.as_ref() };
             origin.judge(around, now, policy, &mut events);
+            origin.see_readiness(&self.spec.checks, now);
             if origin.take_suspicion(now) {
                 step.suspects.push(origin.spec.id);
             }
-            step.paces.push((origin.spec.id, origin.pace(now, policy)));
+            let pace = origin.pace(now, policy);
+            step.paces.push((origin.spec.id, if alert && standby { pace.watched() } else { pace }));
             if events.is_empty() {
                 continue;
             }
@@ -212,35 +218,46 @@ impl Service {
 
     /// Plans the service's origins and frontends, and shows what it comes to.
     pub(crate) fn plan(&mut self, now: Timestamp, step: &mut Step) {
-        let pools = self.pools();
+        let pools = self.pools(true);
         let wish = self.shares(&pools);
         let panic = pools.iter().any(|(_, pool)| pool.is_panic());
-        self.tell_moves(now, &wish, panic, step);
+        let refuses = pools.iter().any(|(_, pool)| pool.refuses());
+        self.tell_moves(now, &wish, (panic, refuses), step);
         let observe = self.spec.mode == Mode::Observe;
         for place in 0..self.origins.len() {
             let covered = self.is_covered(place);
             let policy = in_force(self.raised.as_deref(), &self.spec);
             let plan = self.origins.get_mut(place).map(|origin| origin.plan((covered, observe), now, policy));
             step.plan.origins.extend(plan);
+            let policy = &self.spec.policy;
+            let ending = self.origins.get_mut(place).filter(|_| covered && !observe);
+            step.endings.extend(ending.and_then(|origin| origin.ending(now, policy)));
         }
         if observe {
             self.plan_neutral(&mut step.plan);
             // No pools: every address is left to its owner.
-            step.view.push(self.view(&self.shares(&[]), false));
+            step.view.push(self.view(&self.shares(&[]), (false, false)));
         } else {
             self.plan_frontends(&pools, &mut step.plan);
-            step.view.push(self.view(&wish, panic));
+            step.view.push(self.view(&wish, (panic, refuses)));
         }
     }
 
-    fn pools(&self) -> Vec<(Family, Pool)> {
+    /// `bound`: what the governor holds is held.
+    fn pools(&self, bound: bool) -> Vec<(Family, Pool)> {
         [Family::V4, Family::V6]
             .into_iter()
             .map(|family| {
                 let origins = self.origins.iter().filter(|origin| origin.spec.family == family);
                 let policy = &self.spec.policy;
-                let members = origins.map(|origin| member(origin, policy.state_weight_percent)).collect();
-                let limits = Limits { min_usable_percent: policy.min_usable_percent, ..Limits::default() };
+                let bound = |origin: &Origin| origin.held.filter(|_| bound).map_or(Bound::Free, Held::bound);
+                let members =
+                    origins.map(|origin| member(origin, policy.state_weight_percent, bound(origin))).collect();
+                let limits = Limits {
+                    min_usable_percent: policy.min_usable_percent,
+                    panic_percent: policy.panic_percent,
+                    whole: policy.moves == Moves::Service,
+                };
                 (family, Pool::new(members, limits))
             })
             .collect()
@@ -254,10 +271,17 @@ impl Service {
     }
 
     /// Panic and moves between tiers since the last tick. A panic is no move: its end is compared with its beginning.
-    fn tell_moves(&mut self, now: Timestamp, shares: &[u64], panic: bool, step: &mut Step) {
+    fn tell_moves(&mut self, now: Timestamp, shares: &[u64], (panic, refuses): (bool, bool), step: &mut Step) {
+        let panic = panic || refuses;
         if panic != self.panic {
             self.panic = panic;
-            let (rule, tier) = if panic { ("none_usable", None) } else { ("usable_again", self.active_tier(shares)) };
+            let (rule, tier) = if refuses {
+                ("refused", None)
+            } else if panic {
+                ("none_usable", None)
+            } else {
+                ("usable_again", self.active_tier(shares))
+            };
             let (evidence, by) = self.why_moved(tier);
             step.decisions.push(self.decision(now, DecisionKind::Panic { on: panic }, rule, evidence, by));
         }
@@ -297,20 +321,24 @@ impl Service {
         (words.join("; "), by.unwrap_or_else(|| "judge".to_owned()))
     }
 
-    fn view(&self, shares: &[u64], panic: bool) -> ServiceView {
+    fn view(&self, shares: &[u64], (panic, refuses): (bool, bool)) -> ServiceView {
         let used = self.origins.iter().zip(shares).filter(|(_, share)| **share > 0);
         let worst = used.map(|(origin, _)| origin.life.phase.state()).max_by_key(|state| badness(*state));
         ServiceView {
             id: self.spec.id,
             state: worst.unwrap_or(State::Unknown),
             panic,
+            refuses,
             active_tier: self.active_tier(shares),
-            origins: self.origins.iter().zip(shares).map(|(origin, share)| origin.view(*share)).collect(),
+            origins: (0..)
+                .zip(self.origins.iter().zip(shares))
+                .map(|(place, (origin, share))| self.shown(place, origin, *share))
+                .collect(),
         }
     }
 }
 
-fn member(origin: &Origin, weights: StateWeights) -> Member {
+fn member(origin: &Origin, weights: StateWeights, bound: Bound) -> Member {
     let (standing, factor) = match origin.life.phase {
         Phase::Unknown => (Standing::Unproved, weights.unknown),
         Phase::Healthy => (Standing::Proved, weights.healthy),
@@ -325,7 +353,8 @@ fn member(origin: &Origin, weights: StateWeights) -> Member {
     // What fails is not the origin, so nobody is moved from it.
     let factor = if origin.is_held() { weights.healthy } else { factor };
     let spec = &origin.spec;
-    Member { id: spec.id, tier: spec.tier, weight: spec.weight, factor, standing }
+    let ready = origin.is_fit();
+    Member { id: spec.id, tier: spec.tier, weight: spec.weight, factor, standing, ready, bound }
 }
 
 /// For the heading of a service.

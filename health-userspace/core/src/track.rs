@@ -273,7 +273,7 @@ impl CheckTrack {
             && !since.is_below(degraded)
     }
 
-    fn location(&self) -> Location {
+    pub(crate) fn location(&self) -> Location {
         self.reason.map_or(Location::OriginProcess, Reason::location)
     }
 

@@ -79,6 +79,7 @@ fn input(specs: &[ServiceSpec], now: Timestamp, round: u64, dead: bool) -> Input
         weights: Vec::new(),
         orders: Vec::new(),
         neighbours: Vec::new(),
+        sites: Vec::new(),
         closed: Vec::new(),
         routes: Vec::new(),
         mitigated: Vec::new(),

@@ -1,5 +1,6 @@
 //! Effects: what a step asks for is done here, and what became of it goes back into the next tick.
 
+pub mod ending;
 pub mod reset;
 
 use health_core::{Timestamp, engine::Step};

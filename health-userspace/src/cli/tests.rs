@@ -223,6 +223,7 @@ fn origin(name: &str, tier: u8, state: State, share: f64) -> OriginReport {
         sees: Some("transport".into()),
         evidence_age_ms: Some(120),
         state_ms: Some(60_000),
+        ready: (tier > 0 && state == State::Healthy && share <= 0.0).then(|| "ready".into()),
         ..OriginReport::default()
     }
 }
@@ -233,6 +234,7 @@ fn service(name: &str, tier: u8, origins: Vec<OriginReport>) -> ServiceReport {
         mode: Some("enforce".into()),
         state: Some(State::Healthy),
         panic: Some(false),
+        refuses: Some(false),
         active_tier: Some(tier),
         active_tier_ms: Some(252_000),
         frozen: None,
@@ -367,7 +369,7 @@ fn status_with_the_worst_first() {
     report.hooks[2].detail = Some("no such interface, waited for".into());
     World::showing(report).shows("status --exit-code", Exit::Failed, &expect![[r#"
         scrub-1 ENFORCE  2026-11-30 03:07:12 +08:00  daemon ok  eth1 tc ok  gre-cn1 tc MISSING tc_ingress (no such interface, waited for)  sockets ok  MAPS NOT IN SYNC
-        !! bank  PANIC: nothing is usable, so all are used   h1 silent
+        !! bank  PANIC: too few are usable, so all are used   h1 silent
            ORIGIN  TIER  STATE  SHARE  CONN/S  CAP         OPEN  SEES       EVIDENCE  WHY
            h1      0     fault   100%    5012  8000 (63%)  9120  transport      0.1s  silent
         !! shop  ON STANDBY 4m12s, tier 1   a refused 412/412 (origin_process)

@@ -50,7 +50,7 @@ pub use pkcs11::{
     BusinessRule, ClockRule, Deadlines, Depth, ERROR_STATE, FLAGS, Flag, Pkcs11Check, Pkcs11Origin, Versions,
 };
 pub(crate) use shape::nearest;
-pub use spec::Ids;
+pub use spec::{Ids, place};
 
 use diagnostic::Sink;
 use read::Section;

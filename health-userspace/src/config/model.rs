@@ -3,6 +3,7 @@
 use super::{kind::CheckKind, pkcs11::Pkcs11Origin};
 use health_core::{
     Span,
+    governor::Limits as Governor,
     model::{Balance, Family, Layer, Mode},
     policy::Policy,
 };
@@ -53,6 +54,8 @@ pub struct NodeConfig {
     pub bypass: Bypass,
     /// Sizes of maps, and the budget of checks.
     pub limits: Limits,
+    /// How much may be on the move at once.
+    pub governor: Governor,
     /// How much is exported.
     pub metrics: MetricsConfig,
 }

@@ -7,7 +7,7 @@ use super::{
     read::{At, Section},
 };
 use health_common::{NONE, SECOND_PASS_MARK, map::Name};
-use health_core::model::Mode;
+use health_core::{governor::Limits as Governor, model::Mode};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
@@ -59,6 +59,7 @@ pub(super) fn node(section: &Section<'_>) -> NodeConfig {
         redirect_allow: redirect_allow(section),
         bypass: bypass(&section.table("bypass")),
         limits: limits(&section.table("limits")),
+        governor: governor(&section.table("governor")),
         metrics: metrics(&section.table("metrics")),
     }
 }
@@ -300,6 +301,15 @@ fn limits(section: &Section<'_>) -> Limits {
         flows: section.number("flows", 1024, ENTRIES_MAX).unwrap_or(1_048_576),
         moved: section.number("moved", 1024, ENTRIES_MAX).unwrap_or(262_144),
         checks_per_s: section.number("checks_per_s", 1, 1_000_000).unwrap_or(4000),
+    }
+}
+
+fn governor(section: &Section<'_>) -> Governor {
+    let usual = Governor::default();
+    Governor {
+        causes_at_once: section.number("causes_at_once", 1, u16::MAX).unwrap_or(usual.causes_at_once),
+        moves_per_min: section.number("moves_per_min", 1, u16::MAX).unwrap_or(usual.moves_per_min),
+        per_standby_at_once: section.number("per_standby_at_once", 1, u16::MAX).unwrap_or(usual.per_standby_at_once),
     }
 }
 

@@ -12,7 +12,8 @@ use health_common::{
 use health_core::{
     Span,
     policy::{
-        HoldDown, Learned, Overflow, Policy, ReturnPath, SamplesMin, SocketTimeout, StateWeights, SuccessBelow, Trip,
+        Failback, HoldDown, Learned, Moves, OnFault, Overflow, Policy, ReturnPath, SamplesMin, SocketTimeout,
+        StateWeights, SuccessBelow, Trip,
     },
 };
 
@@ -34,6 +35,16 @@ pub(super) const RETURN_PATHS: &[(&str, ReturnPath)] =
 pub(super) const OVERFLOWS: &[(&str, Overflow)] =
     &[("refuse", Overflow::Refuse), ("least_bad", Overflow::LeastBad), ("exceed", Overflow::Exceed)];
 
+/// The words of `move`.
+pub(super) const MOVES: &[(&str, Moves)] = &[("share", Moves::Share), ("service", Moves::Service)];
+/// The words of `on_fault`.
+pub(super) const ON_FAULTS: &[(&str, OnFault)] = &[
+    ("reset_stalled", OnFault::ResetStalled),
+    ("reset_after", OnFault::ResetAfter),
+    ("reset", OnFault::Reset),
+    ("keep", OnFault::Keep),
+];
+
 /// Most clients that the kernel's word for a run of failures tells apart: 20.
 #[expect(clippy::cast_possible_truncation, reason = "asserted below")]
 const SPREAD_MAX: u8 = SPREAD_BITS as u8;
@@ -48,6 +59,7 @@ const fn memory(cells: usize, shift: u32) -> Span {
 
 /// `base` with the section's keys written over it, table by table, key by key.
 pub(super) fn policy(section: &Section<'_>, base: &Policy) -> Policy {
+    let moves = section.choice("move", MOVES).unwrap_or(base.moves);
     Policy {
         fall: section.number("fall", 1, 100).unwrap_or(base.fall),
         rise: section.number("rise", 1, 100).unwrap_or(base.rise),
@@ -63,7 +75,13 @@ pub(super) fn policy(section: &Section<'_>, base: &Policy) -> Policy {
         sockets: sockets(&section.table("syn_timeout"), base.sockets),
         return_path: section.choice("return_path", RETURN_PATHS).unwrap_or(base.return_path),
         overflow: section.choice("overflow", OVERFLOWS).unwrap_or(base.overflow),
-        failback: failback(&section.table("failback"), &base.failback),
+        panic_percent: section.number("panic_percent", 0, 100).unwrap_or(base.panic_percent),
+        moves,
+        on_fault: section.choice("on_fault", ON_FAULTS).unwrap_or(base.on_fault),
+        stalled_for: section.time("stalled_for", Span::from_millis(100), DAY).unwrap_or(base.stalled_for),
+        reset_after: section.time("reset_after", Span::ZERO, DAY).unwrap_or(base.reset_after),
+        resets_per_s: section.number("resets_per_s", 1, 1_000_000).unwrap_or(base.resets_per_s),
+        failback: whole_failback(section, moves, failback(&section.table("failback"), &base.failback)),
         min_usable_percent: section.number("min_usable_percent", 1, 100).unwrap_or(base.min_usable_percent),
         trip: trip(&section.table("trip"), base.trip),
         fault_rule: section.choice("fault_rule", FAULT_RULES).unwrap_or(base.fault_rule),
@@ -71,6 +89,19 @@ pub(super) fn policy(section: &Section<'_>, base: &Policy) -> Policy {
         mitigation: mitigation(&section.table("mitigation"), &base.mitigation),
         reset_spread_min: base.reset_spread_min,
     }
+}
+
+/// A service that is on one tier at a time comes back all at once.
+fn whole_failback(section: &Section<'_>, moves: Moves, failback: Failback) -> Failback {
+    if moves == Moves::Share || failback.stages == [100] {
+        return failback;
+    }
+    let written = section.table("failback");
+    if written.get("stages").is_some() {
+        let message = "`move = \"service\"` keeps all of a service on one tier, and `failback.stages` divide it";
+        written.error("stages", message, "write stages = [100], or leave it out");
+    }
+    Failback { stages: vec![100], ..failback }
 }
 
 fn samples_min(section: &Section<'_>, base: SamplesMin) -> SamplesMin {

@@ -1,7 +1,10 @@
 //! `service.policy.preset`: ordinary keys under one name, between `[defaults.policy]` and the service's own.
 
 use super::read::Section;
-use health_core::{Span, policy::Policy};
+use health_core::{
+    Span,
+    policy::{Approval, Moves, Policy},
+};
 
 /// Silence that an HSM pool sits out: a fibre that flaps for half a second must not move a million transactions.
 const HSM_SILENCE: Span = Span::from_millis(700);
@@ -12,15 +15,29 @@ const HSM_STAGE: Span = Span::from_secs(30);
 #[derive(Clone, Copy)]
 enum Preset {
     Stateless,
+    Exclusive,
     Hsm,
 }
+
+const PRESETS: &[(&str, Preset)] =
+    &[("stateless", Preset::Stateless), ("exclusive", Preset::Exclusive), ("hsm", Preset::Hsm)];
 
 /// What a service begins with: `defaults`, and the preset that it names over them.
 pub(super) fn base(policy: &Section<'_>, defaults: &Policy) -> Policy {
     let mut base = defaults.clone();
-    match policy.choice("preset", &[("stateless", Preset::Stateless), ("hsm", Preset::Hsm)]) {
+    match policy.choice("preset", PRESETS) {
         None | Some(Preset::Stateless) => {}
+        Some(Preset::Exclusive) => {
+            // One RST must not send a write to the replica: only the judgement moves, and all of it.
+            base.rescue = false;
+            base.trip.kernel = false;
+            base.moves = Moves::Service;
+            base.failback.stages = vec![100];
+            base.failback.approval = Approval::FirstStage;
+        }
         Some(Preset::Hsm) => {
+            // What no HSM can sign is refused, and not tried at one that is known to fail.
+            base.panic_percent = 0;
             base.fall = 2;
             // A session belongs to the HSM that opened it.
             base.rescue = false;

@@ -10,7 +10,7 @@ use super::{
     },
     node::{HISTOGRAMS, MODES, ORIGIN_DETAILS},
     pkcs11::{self, Depth},
-    policy::{OVERFLOWS, RETURN_PATHS},
+    policy::{MOVES, ON_FAULTS, OVERFLOWS, RETURN_PATHS},
     read::time_text,
     service::BALANCES,
 };
@@ -92,6 +92,10 @@ fn node(out: &mut Out, node: &NodeConfig) {
     out.key("flows", limits.flows);
     out.key("moved", limits.moved);
     out.key("checks_per_s", limits.checks_per_s);
+    out.header("[node.governor]");
+    out.key("causes_at_once", node.governor.causes_at_once);
+    out.key("moves_per_min", node.governor.moves_per_min);
+    out.key("per_standby_at_once", node.governor.per_standby_at_once);
     out.header("[node.metrics]");
     out.key("origin_detail", text(word::<Detail>(ORIGIN_DETAILS, node.metrics.origin_detail)));
     out.key("histograms", text(word::<Detail>(HISTOGRAMS, node.metrics.histograms)));
@@ -209,7 +213,13 @@ fn policy(out: &mut Out, policy: &Policy) {
         return_path,
         failback,
         min_usable_percent,
+        panic_percent: _,
         overflow,
+        moves: _,
+        on_fault: _,
+        stalled_for: _,
+        reset_after: _,
+        resets_per_s: _,
         trip,
         fault_rule,
         latency,
@@ -247,6 +257,7 @@ fn policy(out: &mut Out, policy: &Policy) {
     out.key("overflow", self::text(word(OVERFLOWS, *overflow)));
     out.key("min_usable_percent", min_usable_percent);
     out.key("fault_rule", self::text(word(FAULT_RULES, *fault_rule)));
+    moves(out, policy);
     self::failback(out, failback);
     self::latency(out, *latency);
     self::mitigation(out, mitigation);
@@ -260,6 +271,16 @@ fn policy(out: &mut Out, policy: &Policy) {
     out.key("half_open_after", time(trip.half_open_after));
     out.key("half_open_max", time(trip.half_open_max));
     out.key("max_percent", trip.max_percent);
+}
+
+/// What becomes of flows when they must leave.
+fn moves(out: &mut Out, policy: &Policy) {
+    out.key("panic_percent", policy.panic_percent);
+    out.key("move", text(word(MOVES, policy.moves)));
+    out.key("on_fault", text(word(ON_FAULTS, policy.on_fault)));
+    out.key("stalled_for", time(policy.stalled_for));
+    out.key("reset_after", time(policy.reset_after));
+    out.key("resets_per_s", policy.resets_per_s);
 }
 
 fn failback(out: &mut Out, failback: &Failback) {

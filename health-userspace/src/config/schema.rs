@@ -68,7 +68,7 @@ const NODE: &[Key] = &[
     on("redirect_allow"),
     table("bypass", &[on("mark"), on("uids"), on("cgroups")]),
     table("limits", &[on("origins"), on("frontends"), on("half_open"), on("flows"), on("moved"), on("checks_per_s")]),
-    later_table("governor", &[later("causes_at_once"), later("moves_per_min"), later("per_standby_at_once")]),
+    table("governor", &[on("causes_at_once"), on("moves_per_min"), on("per_standby_at_once")]),
     table("metrics", &[on("origin_detail"), on("histograms")]),
 ];
 
@@ -132,13 +132,13 @@ const POLICY: &[Key] = &[
         ],
     ),
     on("min_usable_percent"),
-    later("panic_percent"),
+    on("panic_percent"),
     on("overflow"),
-    later("move"),
-    later("on_fault"),
-    later("stalled_for"),
-    later("reset_after"),
-    later("resets_per_s"),
+    on("move"),
+    on("on_fault"),
+    on("stalled_for"),
+    on("reset_after"),
+    on("resets_per_s"),
     table("mitigation", &[on("file"), on("expires"), on("evidence_percent"), on("reset_spread_min")]),
     table(
         "failback",

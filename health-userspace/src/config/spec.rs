@@ -5,7 +5,7 @@ use super::{
     model::{OriginConfig, ServiceConfig},
 };
 use health_core::model::{CheckSpec, Family, FrontendId, FrontendSpec, OriginId, OriginSpec, ServiceId, ServiceSpec};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Who gives the kernel's numbers. The same object always gets the same number.
 pub trait Ids {
@@ -87,13 +87,23 @@ fn origin_spec(origin: &OriginConfig, ids: &dyn Ids) -> OriginSpec {
     }
 }
 
-/// FNV-1a (Fowler, Noll, Vo) over address and port: a fixed function, so that all nodes know an origin by the same number.
 fn key(address: SocketAddr) -> u64 {
-    let octets = match address.ip().to_canonical() {
-        std::net::IpAddr::V4(ip) => ip.octets().to_vec(),
-        std::net::IpAddr::V6(ip) => ip.octets().to_vec(),
+    number(address.ip(), &address.port().to_be_bytes())
+}
+
+/// A host, or a next hop by the interface `more`, as the judgement knows it.
+#[must_use]
+pub fn place(address: IpAddr, more: u32) -> u64 {
+    number(address, &more.to_be_bytes())
+}
+
+/// FNV-1a (Fowler, Noll, Vo): a fixed function, so that all nodes know an origin by the same number.
+fn number(address: IpAddr, more: &[u8]) -> u64 {
+    let octets = match address.to_canonical() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
     };
-    let bytes = octets.into_iter().chain(address.port().to_be_bytes());
+    let bytes = octets.into_iter().chain(more.iter().copied());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 

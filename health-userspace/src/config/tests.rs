@@ -146,6 +146,11 @@ fn resolved_shows_every_default() {
         moved = 262144
         checks_per_s = 4000
 
+        [node.governor]
+        causes_at_once = 3
+        moves_per_min = 60
+        per_standby_at_once = 2
+
         [node.metrics]
         origin_detail = "states"
         histograms = "service"
@@ -206,6 +211,12 @@ fn resolved_shows_every_default() {
         overflow = "refuse"
         min_usable_percent = 70
         fault_rule = "either"
+        panic_percent = 1
+        move = "share"
+        on_fault = "reset_stalled"
+        stalled_for = "3s"
+        reset_after = "30s"
+        resets_per_s = 1000
 
         [service.policy.failback]
         observe_for = "5m"
@@ -291,12 +302,6 @@ name = "shop"
              2 | interfacs = ["eth1"]
                | ^^^^^^^^^
             fix: did you mean `interfaces`?
-
-            sluice.toml:3:1: `node.governor` is not yet supported
-               |
-             3 | governor = {}
-               | ^^^^^^^^
-            fix: remove it; a later version of Sluice will read it
 
             sluice.toml:4:8: `mode` cannot be "observ"
                |
@@ -1071,11 +1076,8 @@ weight = 0
 fn keys_of_the_contract_are_told_from_mistakes() {
     let later = [
         ("", "include hook cluster"),
-        ("node", "governor"),
         ("control", "tls token_files roles"),
         ("service", "tenant affinity dns discover"),
-        ("service.policy", "panic_percent move"),
-        ("service.policy", "on_fault stalled_for reset_after resets_per_s"),
     ];
     for (path, keys) in later {
         for key in keys.split(' ') {
@@ -1084,6 +1086,40 @@ fn keys_of_the_contract_are_told_from_mistakes() {
             assert!(errors.contains(&format!("`{full}` is not yet supported")), "{errors}");
         }
     }
+}
+
+/// Design section 6: a preset is ordinary keys, which the service's own keys override.
+#[test]
+fn how_a_service_moves_is_read_and_written_again() {
+    use health_core::policy::{Approval, Moves, OnFault};
+    let policy = |lines: &str| {
+        let loaded = good(&format!("{GOOD}[service.policy]\n{lines}\n")).config;
+        assert_eq!(good(&loaded.resolved()).config, loaded, "{lines}");
+        loaded.services[0].policy.clone()
+    };
+    let exclusive = policy("preset = \"exclusive\"");
+    assert!(!exclusive.rescue && !exclusive.trip.kernel && exclusive.moves == Moves::Service);
+    assert_eq!((exclusive.failback.stages, exclusive.failback.approval), (vec![100], Approval::FirstStage));
+    assert!(policy("preset = \"exclusive\"\nrescue = true").rescue);
+    assert_eq!(policy("move = \"service\"").failback.stages, [100], "all of it comes back at once");
+    assert_eq!(policy("preset = \"hsm\"").panic_percent, 0);
+    assert_eq!((policy("").panic_percent, policy("panic_percent = 50").panic_percent), (1, 50));
+    let faults = policy("on_fault = \"reset_after\"\nreset_after = \"10s\"\nresets_per_s = 5");
+    assert_eq!(
+        (faults.on_fault, faults.reset_after, faults.resets_per_s),
+        (OnFault::ResetAfter, Span::from_secs(10), 5)
+    );
+    let wrong =
+        |lines: &str| parse(&format!("{GOOD}[service.policy]\n{lines}\n"), "f").expect_err("refused").to_string();
+    assert!(wrong("move = \"service\"\nfailback = { stages = [10, 100] }").contains("write stages = [100]"));
+    assert!(wrong("move = \"all\"").contains("write \"share\" or \"service\""));
+    assert!(wrong("panic_percent = 101").contains("write a number from 0 to 100"));
+    assert!(wrong("resets_per_s = 0").contains("write a number from 1 to 1000000"));
+    let node = good(
+        "[node]\ninterfaces = [\"eth1\"]\ngovernor = { causes_at_once = 1 }\n[[service]]\nname = \"s\"\n\
+                     origin = [{ name = \"a\", address = \"10.0.0.1:80\" }]\n",
+    );
+    assert_eq!((node.config.node.governor.causes_at_once, node.config.node.governor.moves_per_min), (1, 60));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use health_common::{
 use health_core::{
     Timestamp,
     engine::{Decision, DecisionKind, OrderKind, Waits},
+    governor::Held,
     model::{OriginId, State},
 };
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -104,20 +105,16 @@ impl Daemon {
                 format!("{}, {rule}{why}", if *on { "on: more evidence is asked for" } else { "off" }),
             ),
             DecisionKind::Panic { on: true } => {
-                ("panic", service, format!("{withheld}nothing is usable, so all are used, {rule}{why}"))
+                let text = if rule == "refused" {
+                    "nothing is usable, so new connections are refused"
+                } else {
+                    "too few are usable, so all are used"
+                };
+                ("panic", service, format!("{withheld}{text}, {rule}{why}"))
             }
             DecisionKind::Panic { on: false } => ("panic", service, format!("{withheld}over, {rule}{why}")),
             DecisionKind::Override { origin, order } => {
-                let word = match order {
-                    Some(OrderKind::Drain) => "drain",
-                    Some(OrderKind::Fail) => "fail",
-                    Some(OrderKind::Clear) => "clear",
-                    Some(OrderKind::Approve) => "failback approved",
-                    Some(OrderKind::Hold) => "failback held",
-                    Some(OrderKind::Abort) => "failback aborted",
-                    None => "ended",
-                };
-                ("override", self.object(origin.0), format!("{word}{why}"))
+                ("override", self.object(origin.0), format!("{}{why}", order_word(*order)))
             }
             DecisionKind::Stage { origin, percent } => {
                 ("stage", self.object(origin.0), format!("{withheld}{percent}% of its weight{why}"))
@@ -131,6 +128,14 @@ impl Daemon {
                     Waits::Hold => "held by an operator".to_owned(),
                 };
                 (what, self.object(origin.0), format!("{withheld}{percent}% of its weight waits: {how}"))
+            }
+            DecisionKind::Withheld { origin, held } => {
+                self.tallies.held.add(&service, held.name(), 1);
+                ("withheld", self.object(origin.0), format!("failover: {}{why}", held_text(*held)))
+            }
+            DecisionKind::CapacityUnset { standby, most } => {
+                let detail = format!("no capacity is declared: above {most}/s further causes are held{why}");
+                ("capacity_unset", self.object(standby.0), detail)
             }
             DecisionKind::TripJudged { origin, confirmed } => {
                 let word = if *confirmed { "confirmed as fault" } else { "cleared" };
@@ -166,11 +171,36 @@ impl Daemon {
             .map_or_else(|| format!("#{id}"), |origin| origin.name.clone())
     }
 
-    fn service_of(&self, id: u16) -> String {
+    pub(super) fn service_of(&self, id: u16) -> String {
         self.specs
             .iter()
             .find(|spec| spec.origins.iter().any(|origin| origin.id == OriginId(id)))
             .map_or_else(String::new, |spec| spec.name.clone())
+    }
+}
+
+/// What was ordered, in a word.
+const fn order_word(order: Option<OrderKind>) -> &'static str {
+    match order {
+        Some(OrderKind::Drain) => "drain",
+        Some(OrderKind::Fail) => "fail",
+        Some(OrderKind::Clear) => "clear",
+        Some(OrderKind::Approve) => "failback approved",
+        Some(OrderKind::Hold) => "failback held",
+        Some(OrderKind::Abort) => "failback aborted",
+        None => "ended",
+    }
+}
+
+/// Why the governor holds a move, for people.
+const fn held_text(held: Held) -> &'static str {
+    match held {
+        Held::CausesAtOnce => "as many causes as may be are on the move (node.governor.causes_at_once)",
+        Held::MovesPerMin => "as many moves as may be began in the past minute (node.governor.moves_per_min)",
+        Held::PerStandby => "as many causes as may be went to its standby (node.governor.per_standby_at_once)",
+        Held::StandbyLoad => "its standby declares no capacity, and has more than twice its usual load",
+        Held::NoHeadroom => "its standby has no headroom, and it may serve itself",
+        Held::PingPong => "its flows have only just come back, and it serves",
     }
 }
 

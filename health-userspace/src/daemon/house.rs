@@ -7,7 +7,7 @@ use std::{
     net::IpAddr,
 };
 
-use health_core::{Timestamp, engine::Route, model::OriginId};
+use health_core::{Timestamp, engine::Route, governor::Site, model::OriginId};
 use tracing::{error, info, warn};
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
     start::{self, StartError},
 };
 use crate::{
-    config::Ids,
+    config::{Ids, place},
     datapath::{Blind, Change, DatapathError, Handover, Hop, Neighbour, Neighbours, ReversePath, TimeoutTest},
     probe,
     telemetry::MapScrape,
@@ -137,6 +137,7 @@ impl Daemon {
         if ways != self.house.ways {
             self.house.ways = ways;
             self.say_reverse_paths();
+            self.tell_sites();
             self.tell_neighbours();
         }
         self.input.routes.extend(self.house.new_routes(self.datapath.registry()));
@@ -159,6 +160,16 @@ impl Daemon {
         if self.tell_neighbours() {
             self.tick();
         }
+    }
+
+    /// Tells the judgement where origins are: what fails together is one cause.
+    pub(super) fn tell_sites(&mut self) {
+        let ids = self.datapath.registry();
+        let site = |(&address, hop): (&SocketAddr, &Hop)| {
+            let site = Site { host: place(address.ip(), 0), hop: place(hop.next, hop.interface) };
+            (ids.origin(address), site)
+        };
+        self.input.sites.extend(self.house.ways.origins.iter().map(site));
     }
 
     /// Tells the judgement what is new about the next hops of origins; whether there was something.

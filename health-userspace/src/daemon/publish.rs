@@ -12,7 +12,7 @@ use health_core::{
     model::{OriginId, Outcome, ServiceSpec, State},
 };
 
-use super::Daemon;
+use super::{Daemon, counted::Counted};
 use crate::{
     config::{Detail, ServiceConfig},
     control::Published,
@@ -51,6 +51,10 @@ pub(super) struct Tallies {
     unreachable: BTreeMap<u16, u64>,
     rates: BTreeMap<u16, Rate>,
     tiers: BTreeMap<String, (Option<u8>, Timestamp)>,
+    /// Moves that the governor held, by service and reason.
+    pub(super) held: Counted,
+    /// Connections that were ended, by service and kind.
+    pub(super) resets: Counted,
 }
 
 #[derive(Debug, Default)]
@@ -246,9 +250,14 @@ impl Daemon {
             overflow: Some(sum(|reading| reading.signals.overflow)),
             failovers: Some(self.tallies.failovers.get(&spec.name).copied().unwrap_or(0)),
             panic: report.panic,
+            standby_ready: Some(
+                report.origins.iter().filter(|one| one.ready.as_deref() == Some("ready")).count() as u64
+            ),
             usable_origins: Some(report.origins.iter().filter(|origin| is_usable(origin)).count() as u64),
             ..ServiceScrape::default()
         };
+        service.withheld.extend(self.tallies.held.of(&spec.name));
+        service.resets = self.tallies.resets.of(&spec.name);
         let steps = self.tallies.steps.iter().filter(|((name, _), _)| *name == spec.name);
         service.failover_steps = steps.map(|((_, step), histogram)| (*step, histogram.clone())).collect();
         if metrics.histograms == Detail::Brief {

@@ -89,6 +89,7 @@ impl Daemon {
         };
         let changed = specs != self.specs;
         self.engine.reconfigure(specs.clone(), probe::now());
+        self.engine.set_governor(config.node.governor);
         let targets = Target::all(&config, self.datapath.registry());
         if config.node.bypass.mark != self.config.node.bypass.mark
             || config.node.limits.checks_per_s != self.config.node.limits.checks_per_s
@@ -105,6 +106,7 @@ impl Daemon {
         self.datapath.attach().iter().for_each(start::say);
         self.self_test();
         self.house.reconfigured(ways);
+        self.tell_sites();
         self.tell_neighbours();
         // A new origin must be read before it is judged.
         self.ticks = 0;

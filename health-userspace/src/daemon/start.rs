@@ -13,6 +13,7 @@ use std::{
 use health_core::{
     Timestamp,
     engine::{Engine, Input},
+    model::ServiceSpec,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::{mpsc, watch};
@@ -20,6 +21,7 @@ use tracing::{error, info, warn};
 
 use super::{Daemon, End, house::House, learn, memory, names::Names, publish, routes::Ways};
 use crate::{
+    act::ending::Ender,
     cli::RunOptions,
     config::{self, Config, ConfigErrors},
     control::{ControlError, EventLog, Handle, Listener, Published},
@@ -49,6 +51,9 @@ pub enum StartError {
     /// A hook.
     #[error(transparent)]
     Hook(Arc<DatapathError>),
+    /// The thread that ends connections.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
     /// The socket of the command line.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -120,8 +125,9 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     tokio::spawn(server.serve());
     let handle = Handle { status: status_seen, events: log.clone(), commands: commands_in };
     say_loaded(&datapath)?;
+    let (ender, ended) = Ender::start(config.node.pin_dir.clone()).map_err(StartError::Thread)?;
     let mut daemon = Daemon {
-        engine: Engine::new(specs.clone(), probe::now()),
+        engine: engine(&specs, &config),
         options,
         names,
         specs,
@@ -149,6 +155,8 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         draining: None,
         attacks: super::attack::Files::default(),
         keeper: memory::Keeper::new(&config.node.state_dir),
+        ender,
+        ended,
         ticks: 0,
         lag: Duration::ZERO,
         config,
@@ -174,12 +182,19 @@ impl Daemon {
     /// steers by an empty table.
     fn begin(&mut self) -> Result<(), StartError> {
         self.recall();
+        self.tell_sites();
         self.tick();
         self.attach_first()?;
         // What is shown from now on has the hooks.
         self.publish(probe::now(), true);
         Ok(())
     }
+}
+
+fn engine(specs: &[ServiceSpec], config: &Config) -> Engine {
+    let mut engine = Engine::new(specs.to_vec(), probe::now());
+    engine.set_governor(config.node.governor);
+    engine
 }
 
 fn say_loaded(datapath: &Datapath) -> Result<(), StartError> {

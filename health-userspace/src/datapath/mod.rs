@@ -9,6 +9,7 @@ mod detach;
 mod error;
 pub mod flows;
 mod handover;
+pub mod live;
 mod load;
 mod maps;
 mod neighbour;

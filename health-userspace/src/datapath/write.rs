@@ -46,11 +46,12 @@ impl Owner {
 
 /// `Table::…` bits of all frontends of a service.
 pub(super) const fn table_flags(policy: &Policy) -> u16 {
-    match policy.overflow {
+    let overflow = match policy.overflow {
         Overflow::Refuse => Table::REFUSE,
         Overflow::LeastBad => 0,
         Overflow::Exceed => Table::EXCEED,
-    }
+    };
+    if policy.panic_percent == 0 { overflow | Table::NO_PANIC } else { overflow }
 }
 
 /// What a frontend shows the kernel.
@@ -427,5 +428,6 @@ mod tests {
         assert_eq!(capacity_ns(&service("").origins[0]), 200_000);
         let of = |word: &str| table_flags(&service(&format!("overflow = \"{word}\"")).policy);
         assert_eq!((of("refuse"), of("least_bad"), of("exceed")), (Table::REFUSE, 0, Table::EXCEED));
+        assert_eq!(table_flags(&service("panic_percent = 0").policy), Table::REFUSE | Table::NO_PANIC);
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{FailbackReport, OrderReport, OriginReport, ServiceReport};
 use health_core::{
-    engine::{Order, OrderKind, OriginView, ServiceView},
+    engine::{Order, OrderKind, OriginView, Readiness, ServiceView},
+    governor::Held,
     model::{Layer, Location, OriginSpec, ServiceSpec},
     time::Timestamp,
 };
@@ -21,6 +22,7 @@ impl ServiceReport {
             mode: Some(spec.mode.name().to_owned()),
             state: Some(view.state),
             panic: Some(view.panic),
+            refuses: Some(view.refuses),
             active_tier: view.active_tier,
             frozen: None,
             origins: origins.collect(),
@@ -53,6 +55,8 @@ impl OriginReport {
                 percent => format!("{percent}%"),
             }),
             failback: FailbackReport::from_view(view, now),
+            ready: view.ready.map(Readiness::name).map(str::to_owned),
+            withheld: view.held.map(Held::name).map(str::to_owned),
             order: view.order.as_ref().and_then(|order| OrderReport::from_order(order, now)),
             ..Self::default()
         }
@@ -124,6 +128,8 @@ mod tests {
             way: Some(Way::Hold { until: at(99) }),
             waits: None,
             approval: None,
+            ready: None,
+            held: None,
             order: Some(order),
         };
         let report = OriginReport::from_view(&spec, &view, at(100));

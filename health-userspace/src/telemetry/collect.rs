@@ -238,8 +238,12 @@ fn services(out: &mut Families<'_>, scrape: &Scrape) -> Result {
     out.gauge("panic", "1 while nothing is usable and all are used", panic)?;
     let usable = all().filter_map(|service| Some(([("service", name(service))], count(service.usable_origins?))));
     out.gauge("usable_origins", "Origins that may be chosen", usable)?;
+    let ready = all().filter_map(|service| Some(([("service", name(service))], count(service.standby_ready?))));
+    out.gauge("standby_ready", "Standbys that could take what others lose", ready)?;
     let overflow = all().filter_map(|service| Some(([("service", name(service))], service.overflow?)));
     out.counter("overflow", "New flows that an origin had no capacity for", overflow)?;
+    let resets = tallies(scrape, "kind", |service| &service.resets);
+    out.counter("connection_reset", "Established connections to origins in fault that were ended", resets)?;
     let withheld = tallies(scrape, "reason", |service| &service.withheld);
     out.counter("withheld", "What was decided and not done, by reason", withheld)
 }

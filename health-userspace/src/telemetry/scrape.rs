@@ -43,9 +43,13 @@ pub struct ServiceScrape {
     pub panic: Option<bool>,
     /// Origins that may be chosen.
     pub usable_origins: Option<u64>,
+    /// Standbys that could take what others lose.
+    pub standby_ready: Option<u64>,
     /// New flows that an origin had no capacity for.
     pub overflow: Option<u64>,
-    /// What was computed and not done, by reason: `trip`, `move`, `rescue`.
+    /// Established connections to origins in fault that were ended, by kind: `idle`, `socket`, `forwarded`.
+    pub resets: Vec<Tally>,
+    /// What was computed and not done, by reason: `trip`, `move`, `rescue`, and the governor's words.
     pub withheld: Vec<Tally>,
 }
 

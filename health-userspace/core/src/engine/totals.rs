@@ -46,6 +46,8 @@ pub struct TrafficTotals {
     pub syn_waits: u32,
     /// Who waits for a response since the last one.
     pub request_waits: u32,
+    /// Connections that are open.
+    pub open: u64,
     /// When its last packet came.
     pub last_seen: Timestamp,
     /// Handshake RTT: samples since the beginning, and p99 of the recent past.

@@ -2,6 +2,7 @@
 
 use super::Order;
 use crate::{
+    governor::Held,
     lifecycle::Way,
     model::{Layer, Location, OriginId, ServiceId, State},
     time::Timestamp,
@@ -31,6 +32,38 @@ impl Waits {
     }
 }
 
+/// Whether an origin could take what another one loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It was shown lately that it can.
+    Ready,
+    /// It does not serve well enough itself, or can't be reached.
+    Unusable,
+    /// A check found its certificate wrong.
+    Certificate,
+    /// A check that matters has not passed yet.
+    Unproved,
+    /// A check that matters has not passed for a while.
+    Stale,
+    /// It has all the load that its capacity allows.
+    Full,
+}
+
+impl Readiness {
+    /// The word for it in output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Unusable => "unusable",
+            Self::Certificate => "certificate",
+            Self::Unproved => "unproved",
+            Self::Stale => "stale",
+            Self::Full => "full",
+        }
+    }
+}
+
 /// One service, as `status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceView {
@@ -38,8 +71,10 @@ pub struct ServiceView {
     pub id: ServiceId,
     /// Worst state of any origin that has traffic planned, for the heading.
     pub state: State,
-    /// Nothing usable is left.
+    /// Too little usable is left, so that all are used.
     pub panic: bool,
+    /// Nothing usable is left, and new connections are refused.
+    pub refuses: bool,
     /// Lowest tier that has a share.
     pub active_tier: Option<u8>,
     /// In the specification's order.
@@ -79,6 +114,10 @@ pub struct OriginView {
     pub waits: Option<Waits>,
     /// An operator's leave to go on with the way back.
     pub approval: Option<Order>,
+    /// Whether it could take what another one loses; of standbys only.
+    pub ready: Option<Readiness>,
+    /// Why its flows stay though it should lose them.
+    pub held: Option<Held>,
 }
 
 impl OriginView {

@@ -1,6 +1,6 @@
 //! How an origin wants to be checked, and the weight that a check of its own gave it.
 
-use super::Origin;
+use super::{Origin, SUSPECT_AGAIN};
 use crate::{
     lifecycle::Phase,
     model::{CheckSpec, Layer, Pace},
@@ -27,6 +27,17 @@ pub(super) struct DynamicWeight {
 }
 
 impl Origin {
+    /// Whether a check should look at it at once. Says so again only after a while.
+    pub(crate) fn take_suspicion(&mut self, now: Timestamp) -> bool {
+        let fresh = core::mem::take(&mut self.freshly_failing);
+        let suspect = self.serves() && (fresh || self.trip.trip().is_some());
+        let due = self.suspected == Timestamp::NEVER || now.since(self.suspected) >= SUSPECT_AGAIN;
+        if suspect && due {
+            self.suspected = now;
+        }
+        suspect && due
+    }
+
     /// How it wants to be checked.
     pub(crate) fn pace(&self, now: Timestamp, policy: &Policy) -> Pace {
         let suspected = self.suspected != Timestamp::NEVER && now.since(self.suspected) < SUSPICION;

@@ -73,7 +73,7 @@ impl Origin {
         OriginPlan {
             id: self.spec.id,
             blocked: !observe && self.is_blocked(),
-            trials: !observe && self.wants_trials(),
+            trials: !observe && self.wants_trials() && self.held.is_none(),
             lease: if observe { Lease::Stays } else { self.renew_lease(now) },
             clear_trip: self.trip.wish(),
             syn_timeout: self.learned.syn_timeout(),

@@ -44,6 +44,8 @@ impl Origin {
             order: self.order.clone(),
             waits: self.waits,
             approval: self.word.clone().filter(|word| word.what == OrderKind::Approve),
+            ready: None,
+            held: self.held,
         }
     }
 
@@ -121,6 +123,9 @@ impl Origin {
             }
             Phase::Maintenance { .. } | Phase::Failed { .. } => Vec::new(),
         };
+        if let Some(held) = self.held {
+            reasons.insert(0, format!("failover withheld: {}", held.name()));
+        }
         if let Some(order) = &self.order {
             let why = if order.reason.is_empty() { String::new() } else { format!(": {}", order.reason) };
             reasons.push(format!("ordered by {}{why}", order.by));

@@ -25,6 +25,7 @@ impl Policy {
             "latency.high_risk.add" => Amount::Time(self.latency.high_risk.add),
             "hold_down.base" => Amount::Time(self.hold_down.base),
             "hold_down.max" => Amount::Time(self.hold_down.max),
+            "panic_percent" => percent(self.panic_percent),
             "min_usable_percent" => percent(self.min_usable_percent),
             "trip.after" => Amount::Count(u64::from(self.trip.after)),
             "trip.within" => Amount::Time(self.trip.within),

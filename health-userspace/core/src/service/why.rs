@@ -16,6 +16,8 @@ const fn about(what: &DecisionKind) -> Option<OriginId> {
         | DecisionKind::Override { origin, .. }
         | DecisionKind::Stage { origin, .. }
         | DecisionKind::Asks { origin, .. }
+        | DecisionKind::Withheld { origin, .. }
+        | DecisionKind::CapacityUnset { standby: origin, .. }
         | DecisionKind::TripJudged { origin, .. } => Some(*origin),
         DecisionKind::Mitigation { .. }
         | DecisionKind::Failover { .. }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::clients::Clients;
 use crate::model::{
-    Balance, CheckSpec, Family, FrontendId, FrontendSpec, Layer, LocalReason, Mode, OriginSpec, Outcome, Reason,
+    Balance, CheckSpec, Family, FrontendId, FrontendSpec, Layer, LocalReason, Location, Mode, OriginSpec, Outcome,
+    Reason, State,
 };
 use crate::policy::{Approval, Failback};
 use crate::time::Span;
@@ -93,6 +94,7 @@ impl Scene {
             weights: Vec::new(),
             orders,
             neighbours: core::mem::take(&mut self.neighbours),
+            sites: Vec::new(),
             closed: self.closed.clone(),
             routes: core::mem::take(&mut self.routes),
             mitigated: self.mitigated.clone(),
@@ -203,8 +205,13 @@ impl Scene {
             DecisionKind::TripJudged { origin, confirmed } => {
                 format!("{} trip {} {}", origin.0, if confirmed { "confirmed" } else { "cleared" }, decision.rule)
             }
+            DecisionKind::Withheld { origin, held } => format!("{} withheld {}", origin.0, held.name()),
+            DecisionKind::CapacityUnset { standby, most } => format!("{} takes {most}", standby.0),
         };
-        core::mem::take(&mut self.decisions).into_iter().map(word).collect()
+        let mut decisions = core::mem::take(&mut self.decisions);
+        // Every move of these scenes would tell it: their standbys declare nothing.
+        decisions.retain(|decision| decision.rule != "capacity_unset");
+        decisions.into_iter().map(word).collect()
     }
 }
 
@@ -1338,3 +1345,59 @@ mod location;
 
 #[path = "cases.rs"]
 mod cases;
+
+/// Readiness: a slow primary sheds flows only to a standby that was seen to serve, lately; a dead one takes what there is.
+#[test]
+fn nothing_goes_by_choice_to_a_standby_that_is_not_ready() {
+    let mut scene = Scene::new(shop(&[check("port", Layer::Transport)]));
+    scene.rounds(A, 0, "PPPPPPPPPP");
+    assert_eq!((scene.view(A).ready, scene.view(B).ready), (None, Some(Readiness::Unproved)));
+    scene.rounds(A, 0, "SSS");
+    assert_eq!((scene.state(A), scene.slots(A)), (State::Degraded, SLOTS), "nobody is ready");
+    let pace = scene.step.paces.iter().find(|(id, _)| *id == B).map(|(_, pace)| *pace);
+    assert_eq!(pace, Some(Pace::Suspect), "its turn may be near: it is checked often");
+    scene.rounds(B, 0, "P");
+    assert_eq!(scene.view(B).ready, Some(Readiness::Ready));
+    assert_eq!(scene.slots(A), 179, "5/7 of 251 stay");
+    // Its last pass is too long ago, and the primary still serves.
+    for _ in 0..40 {
+        scene.rounds(A, 0, "SSSSSSSSSS");
+    }
+    assert_eq!((scene.view(B).ready, scene.slots(A)), (Some(Readiness::Stale), SLOTS));
+    scene.rounds(A, 0, "FFF");
+    assert_eq!((scene.state(A), scene.slots(B)), (State::Fault, SLOTS));
+}
+
+/// `panic_percent` 0: nothing usable means refused, visibly, and no panic.
+#[test]
+fn without_panic_a_service_refuses() {
+    let mut spec = shop(&[check("port", Layer::Transport)]);
+    spec.policy.panic_percent = 0;
+    let mut scene = Scene::new(spec);
+    scene.rounds(A, 0, "PPPPPPPPPP");
+    scene.rounds(B, 0, "PPPPPPPPPP");
+    scene.rounds(A, 0, "FFF");
+    scene.told();
+    scene.rounds(B, 0, "FFF");
+    let last = scene.decisions.last().expect("told");
+    assert_eq!((&last.what, last.rule), (&DecisionKind::Panic { on: true }, "refused"));
+    let view = &scene.step.view[0];
+    assert!(view.refuses && !view.panic);
+    assert!(scene.plan(A).blocked && scene.plan(B).blocked && scene.step.plan.frontends[0].armed.is_empty());
+}
+
+/// `on_fault`: the connections of an origin whose flows have left are named, those of one that still serves never.
+#[test]
+fn connections_of_a_fault_end_while_somebody_stands_in() {
+    let mut scene = port();
+    scene.rounds(A, 0, "FFF");
+    let ending = scene.step.endings.first().copied().expect("at once");
+    assert_eq!((ending.origin, ending.all, ending.stalled), (A, false, Span::from_secs(3)));
+    scene.tick();
+    assert!(scene.step.endings.is_empty(), "not in each tick");
+    scene.rounds(B, 0, "FFF");
+    for _ in 0..50 {
+        scene.tick();
+        assert!(scene.step.endings.is_empty(), "nobody can stand in, so nobody is sent to connect anew");
+    }
+}

@@ -8,7 +8,8 @@ fn member(id: u16, tier: u8, weight: u16, standing: Standing) -> Member {
         Standing::HighRisk | Standing::Staged => 10,
         Standing::Waiting | Standing::Out | Standing::Never => 0,
     };
-    Member { id: OriginId(id), tier, weight, factor, standing }
+    let ready = matches!(standing, Standing::Proved | Standing::Degraded);
+    Member { id: OriginId(id), tier, weight, factor, standing, ready, bound: Bound::Free }
 }
 
 /// U healthy, N unknown, G degraded, H high risk, S in a stage of 10 %, R recovering, D fault, M maintenance; one tier a word.
@@ -144,6 +145,112 @@ fn a_lone_slow_primary_sheds_part_of_its_traffic() {
     assert_eq!(percents(&pool("H U").shares_of(OriginId(0)), 2), [14, 86]);
     assert_eq!(percents(&pool("G D").shares_of(OriginId(0)), 2), [100, 0], "nobody to take the rest");
     assert_eq!(percents(&pool("H").shares_of(OriginId(0)), 1), [100]);
+}
+
+/// By choice nothing goes to a standby that was not seen to serve lately; who has lost everything takes what there is.
+#[test]
+fn who_is_not_ready_gets_nothing_by_choice() {
+    for (words, want) in [
+        // Nobody is ready: a slow primary keeps its flows, a dead one's go there all the same.
+        ("G N", [100, 0, 0]),
+        ("G H", [100, 0, 0]),
+        ("D N", [0, 100, 0]),
+        ("D H", [0, 100, 0]),
+        // Somebody is: the unproved one waits, in its own tier and before it.
+        ("G NU", [71, 0, 29]),
+        ("D NU", [0, 0, 100]),
+        ("D N U", [0, 0, 100]),
+        ("G N U", [71, 0, 29]),
+        // What ails has its factor, ready or not.
+        ("D H U", [0, 14, 86]),
+        // A stage is its part and no more.
+        ("S N", [10, 90, 0]),
+    ] {
+        let pool = pool(words);
+        assert_eq!(percents(&pool.shares_of(OriginId(0)), 3), want, "{words}");
+        assert_eq!(percents(&pool.shares(), 3), want, "{words}, a virtual address");
+    }
+    let armed: Vec<u16> = pool("U N U").armed_of(OriginId(0)).0.into_iter().map(|id| id.0).collect();
+    assert_eq!(armed, [2, 1, 0], "behind those that are ready");
+}
+
+#[test]
+fn what_is_held_leaves_its_tier_only_as_far_as_it_may() {
+    let held = |words: &str, bound| {
+        let mut members = pool(words).members;
+        members.iter_mut().filter(|member| member.tier == 0).for_each(|member| member.bound = bound);
+        Pool::new(members, Limits::default())
+    };
+    for (words, want, to_vip) in [
+        ("D U", [100, 0, 0], [100, 0, 0]),
+        ("G U", [100, 0, 0], [100, 0, 0]),
+        // Its own tier takes what it can all the same.
+        ("DU U", [0, 100, 0], [0, 100, 0]),
+        ("U U", [100, 0, 0], [100, 0, 0]),
+    ] {
+        for bound in [Bound::Planned, Bound::Tier] {
+            let pool = held(words, bound);
+            assert_eq!(percents(&pool.shares_of(OriginId(0)), 3), want, "{words}");
+            assert_eq!(percents(&pool.shares(), 3), to_vip, "{words}, a virtual address");
+            assert!(pool.standbys_of(OriginId(0)).is_empty(), "{words}");
+        }
+    }
+    let armed = |words: &str, bound| held(words, bound).armed_of(OriginId(0)).0;
+    assert_eq!(armed("D U", Bound::Planned), [OriginId(1)], "a failed attempt is rescued");
+    assert_eq!(armed("D U", Bound::Tier), []);
+    assert_eq!(armed("DU U", Bound::Tier), [OriginId(1)]);
+    assert_eq!(
+        (held("D U", Bound::Planned).armed().0, held("D U", Bound::Tier).armed().0),
+        ([OriginId(1)].to_vec(), Vec::new())
+    );
+    assert_eq!(pool("D U").standbys_of(OriginId(0)), [OriginId(1)]);
+}
+
+/// `move = "service"`: all of it is here or there.
+#[test]
+fn a_service_that_moves_as_a_whole_is_on_one_tier() {
+    let whole = Limits { whole: true, ..Limits::default() };
+    for (words, want) in [
+        ("U U", [100, 0, 0]),
+        // A slow primary is no reason to write to a replica.
+        ("G U", [100, 0, 0]),
+        ("H U", [100, 0, 0]),
+        ("D U", [0, 100, 0]),
+        ("D N", [0, 100, 0]),
+        ("D D U", [0, 0, 100]),
+        // Half of a tier is too little for all of it.
+        ("DU U", [0, 0, 100]),
+        ("DU N", [0, 100, 0]),
+    ] {
+        let pool = pool_with(words, whole);
+        assert_eq!(percents(&pool.shares(), 3), want, "{words}, a virtual address");
+        assert_eq!(percents(&pool.shares_of(OriginId(0)), 3), want, "{words}");
+    }
+    let six = pool_with("UUUUDD UU", whole);
+    assert_eq!(used(&six.shares()), [6, 7], "66 %");
+    let five = pool_with("UUUUD UU", whole);
+    assert_eq!(used(&five.shares()), [0, 1, 2, 3]);
+    assert_eq!(used(&five.shares_of(OriginId(4))), [0, 1, 2, 3]);
+    // No attempt goes to another tier, so a trip moves nothing there.
+    let armed = |words: &str, own| pool_with(words, whole).armed_of(OriginId(own)).0;
+    assert_eq!(armed("U U", 0), []);
+    assert_eq!(armed("UUU U", 0), [OriginId(1), OriginId(2), OriginId(0)]);
+    assert_eq!(armed("D UU", 0), [OriginId(1), OriginId(2)]);
+    assert_eq!(pool_with("U U", whole).armed().0, [OriginId(0)]);
+}
+
+/// 0: nothing is used that is not usable; what is drained does not count.
+#[test]
+fn without_panic_nothing_usable_is_refused() {
+    let refuses = |words: &str, panic_percent| {
+        let pool = pool_with(words, Limits { panic_percent, ..Limits::default() });
+        (pool.refuses(), pool.is_panic())
+    };
+    assert_eq!(refuses("D D", 0), (true, false));
+    assert_eq!(refuses("D R", 0), (true, false));
+    assert_eq!(refuses("D U", 0), (false, false));
+    assert_eq!(refuses("M M", 0), (false, false));
+    assert_eq!(refuses("D D", 1), (false, true));
 }
 
 #[test]

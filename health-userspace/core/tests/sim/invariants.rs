@@ -2,9 +2,11 @@
 
 use crate::world::{Host, Truth, World};
 use health_core::{
-    Span,
+    Span, Timestamp,
     engine::{DecisionKind, FrontendPlan, Lease, OriginPlan, OriginView, SLOTS},
+    governor::Held,
     model::{FrontendSpec, Layer, Location, Mode, OriginId, ServiceSpec, State},
+    policy::Moves,
 };
 use std::collections::BTreeMap;
 
@@ -18,18 +20,24 @@ const BACK_WITHIN: Span = Span::from_secs(61);
 /// Readings of the kernel are lost now and then, never for so long.
 const TOLD_WITHIN: Span = Span::from_secs(2);
 
+/// Flows that came back to an origin that serves stay for so long.
+const NO_PING_PONG: Span = Span::from_secs(60);
+
 pub(crate) struct Judge {
     states: BTreeMap<OriginId, State>,
+    /// Of origins whose flows had left for another tier: when they came back.
+    came_back: BTreeMap<OriginId, Option<Timestamp>>,
 }
 
 impl Judge {
     pub(crate) fn new(world: &World) -> Self {
-        Self { states: world.hosts.keys().map(|id| (*id, State::Unknown)).collect() }
+        Self { states: world.hosts.keys().map(|id| (*id, State::Unknown)).collect(), came_back: BTreeMap::new() }
     }
 
     pub(crate) fn check(&mut self, world: &World, tick: u32) {
         if world.restarted {
             self.states.values_mut().for_each(|state| *state = State::Unknown);
+            self.came_back.clear();
         }
         let before = self.states.clone();
         self.decisions_tell_all(world, tick);
@@ -38,6 +46,10 @@ impl Judge {
             service.plan_is_whole();
             service.no_usable_origin_is_passed_over();
             service.status_and_plan_agree();
+            service.what_is_held_stays();
+            service.a_service_that_moves_as_a_whole_is_on_one_tier();
+            service.connections_end_only_where_flows_have_left();
+            self.no_ping_pong(&service);
             for view in service.views() {
                 service.no_trip_is_left_behind(view);
                 service.a_hold_down_is_served_clean(view, before[&view.id]);
@@ -48,6 +60,29 @@ impl Judge {
             }
         }
         assert!(!world.twin_differs, "seed {} tick {tick}: the same input gave another plan", world.seed);
+    }
+
+    /// Flows don't leave an origin that serves twice within a minute.
+    fn no_ping_pong(&mut self, service: &Service<'_>) {
+        let view = &service.world.step.view[service.place];
+        for (own, away) in service.away() {
+            if view.panic || view.refuses || service.view(own).order.is_some() {
+                // All are used, and nothing is home or away; or it is an operator who moves them.
+                self.came_back.remove(&own);
+                continue;
+            }
+            let before = self.came_back.get(&own).copied();
+            let serves = matches!(service.view(own).state, State::Degraded | State::HighRisk);
+            if let (Some(Some(at)), true, true) = (before, away, serves) {
+                let quiet = service.world.now.since(at);
+                assert!(quiet >= NO_PING_PONG, "{}: {own:?} left again after {quiet}", service.at());
+            }
+            match (before, away) {
+                (_, true) => drop(self.came_back.insert(own, None)),
+                (Some(None), false) => drop(self.came_back.insert(own, Some(service.world.now))),
+                (Some(Some(_)) | None, false) => {}
+            }
+        }
     }
 
     /// Every change of state is told, in order, and nothing else.
@@ -150,7 +185,9 @@ impl Service<'_> {
                 }
                 let slots = plan.slots.iter().filter(|id| *id == slot).count();
                 let tried = spec.own.is_none() && self.plan(*slot).trials && slots == 1;
-                let taken = tried || self.is_usable(*slot) || self.is_staged(*slot);
+                // What the governor holds stays where it is.
+                let held = self.view(*slot).held.is_some() && (spec.own.is_none() || spec.own == Some(*slot));
+                let taken = held || tried || self.is_usable(*slot) || self.is_staged(*slot);
                 assert!(!any || taken, "{}: {slot:?} passes over a usable one", self.at());
                 let never = self.view(*slot).state == State::Maintenance || self.host(*slot).spec.weight == 0;
                 assert!(
@@ -167,12 +204,62 @@ impl Service<'_> {
         }
     }
 
+    /// Of each guarded address whether some of its flows go to another tier, while somebody of its own serves.
+    fn away(&self) -> Vec<(OriginId, bool)> {
+        let tier = |id: &OriginId| self.host(*id).spec.tier;
+        let guarded = self.frontends().into_iter().filter_map(|(plan, spec)| Some((plan, spec.own?)));
+        guarded.map(|(plan, own)| (own, used(plan).iter().any(|id| tier(id) != tier(&own)))).collect()
+    }
+
+    /// A held move does not happen, in the plan; one that would crush a standby not by a trip either. And what traffic shows
+    /// dead is not held while a standby has declared what it can take.
+    fn what_is_held_stays(&self) {
+        let away: BTreeMap<OriginId, bool> = self.away().into_iter().collect();
+        for (plan, spec) in self.frontends() {
+            let Some((own, held)) = spec.own.and_then(|own| Some((own, self.view(own).held?))) else { continue };
+            assert_eq!(away.get(&own), Some(&false), "{}: {own:?} is held and leaves", self.at());
+            let tier = self.host(own).spec.tier;
+            let shut = matches!(held, Held::PerStandby | Held::StandbyLoad);
+            let others = plan.armed.iter().any(|id| self.host(*id).spec.tier != tier);
+            assert!(!(shut && others), "{}: {own:?} is held and armed", self.at());
+            assert!(!(shut && self.world.declared), "{}: {own:?} {held:?}", self.at());
+            let shown = self.view(own).tripped && self.view(own).state == State::Fault;
+            assert!(!(shown && self.world.declared), "{}: {own:?} is dead and held: {held:?}", self.at());
+        }
+    }
+
+    fn a_service_that_moves_as_a_whole_is_on_one_tier(&self) {
+        let view = &self.world.step.view[self.place];
+        if self.spec.policy.moves != Moves::Service || view.panic || view.refuses {
+            return;
+        }
+        for (plan, spec) in self.frontends() {
+            let mut tiers: Vec<u8> = plan.armed.iter().map(|id| self.host(*id).spec.tier).collect();
+            let tried = |id: &OriginId| spec.own.is_none() && self.plan(*id).trials;
+            let placed = used(plan).into_iter().filter(|id| *id != OriginId::NONE && !tried(id));
+            tiers.extend(placed.map(|id| self.host(id).spec.tier));
+            tiers.sort_unstable();
+            tiers.dedup();
+            assert!(tiers.len() <= 1, "{}: tiers {tiers:?} of one service", self.at());
+        }
+    }
+
+    /// Who is reset connects anew: that must lead elsewhere.
+    fn connections_end_only_where_flows_have_left(&self) {
+        for ending in &self.world.step.endings {
+            let Some(view) = self.views().iter().find(|view| view.id == ending.origin) else { continue };
+            assert!(view.state == State::Fault && view.held.is_none(), "{}: {view:?}", self.at());
+            assert!(self.plan(view.id).blocked, "{}: {view:?}", self.at());
+        }
+    }
+
     fn status_and_plan_agree(&self) {
         let mut shares = 0;
         for view in self.views() {
             let plan = self.plan(view.id);
             let out = matches!(view.state, State::Fault | State::Recovering | State::Maintenance) && view.part() == 0;
-            assert_eq!(plan.blocked, out && self.spec.mode == Mode::Enforce, "{}: {view:?}", self.at());
+            let blocked = out && self.spec.mode == Mode::Enforce && view.held.is_none();
+            assert_eq!(plan.blocked, blocked, "{}: {view:?}", self.at());
             assert!(!plan.trials || plan.blocked, "{}", self.at());
             let runs_out = matches!(plan.lease, Lease::Trips(at) | Lease::Ends(at) if at <= self.world.now);
             assert!(!runs_out, "{}: a lease was not renewed: {plan:?}", self.at());

@@ -7,11 +7,12 @@ use health_core::{
         Engine, FrontendPlan, Input, KernelView, Lease, Order, OrderKind, OriginPlan, Plan, Quantile, Route, Step,
         Streak, TrafficTotals, TripView,
     },
+    governor::{Limits, Site},
     model::{
         Balance, CheckResult, CheckSpec, Family, FrontendId, FrontendSpec, Layer, LocalReason, Mode, OriginId,
         OriginSpec, Outcome, Reason, ServiceId, ServiceSpec,
     },
-    policy::{Failback, HoldDown, Policy},
+    policy::{Failback, HoldDown, Moves, Policy},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -117,8 +118,11 @@ pub(crate) struct World {
     pub(crate) twin_differs: bool,
     pub(crate) writes_fail: bool,
     pub(crate) writes_ok_since: Timestamp,
+    /// Whether standbys say what they can take.
+    pub(crate) declared: bool,
     dice: Dice,
     engine: Engine,
+    limits: Limits,
     frontends: BTreeMap<FrontendId, FrontendPlan>,
     running: Vec<CheckResult>,
     path_dice: Dice,
@@ -134,7 +138,7 @@ fn route(id: OriginId) -> Route {
     Route { hop: u64::from(id.0 % 2), prefix: u64::from(id.0), gateway: true }
 }
 
-fn service(place: usize, dice: &mut Dice, next: &mut u16) -> ServiceSpec {
+fn service(place: usize, dice: &mut Dice, next: &mut u16, declared: bool) -> ServiceSpec {
     let mut origins = Vec::new();
     let mut frontends = Vec::new();
     for tier in 0..=u8::try_from(dice.below(3)).expect("small") {
@@ -145,7 +149,8 @@ fn service(place: usize, dice: &mut Dice, next: &mut u16) -> ServiceSpec {
             let id = OriginId(*next);
             let name = format!("o{next}");
             let key = u64::from(*next) << 8;
-            origins.push(OriginSpec { id, name, key, family, tier, weight, capacity_cps: None, capacity_conns: None });
+            let capacity_cps = declared.then_some(10_000);
+            origins.push(OriginSpec { id, name, key, family, tier, weight, capacity_cps, capacity_conns: None });
             if tier == 0 {
                 frontends.push(FrontendSpec { id: FrontendId(*next), own: Some(id), family });
             }
@@ -198,9 +203,20 @@ impl World {
         let mut dice = Dice(seed);
         let now = Timestamp(1_000_000_000_000 + dice.below(1_000_000_000));
         let mut next = 0;
-        let specs: Vec<ServiceSpec> = (0..=usize::try_from(dice.below(2)).expect("small"))
-            .map(|place| service(place, &mut dice, &mut next))
+        // Dice of their own: the worlds of the seeds that are named stay what they were.
+        let mut more = Dice(seed ^ 0x5ca1_ab1e_0000_0001);
+        let declared = more.percent(50);
+        let mut specs: Vec<ServiceSpec> = (0..=usize::try_from(dice.below(2)).expect("small"))
+            .map(|place| service(place, &mut dice, &mut next, declared))
             .collect();
+        for spec in &mut specs {
+            let whole = more.percent(15);
+            spec.policy.moves = if whole { Moves::Service } else { Moves::Share };
+            if whole {
+                spec.policy.failback = Failback::at_once();
+            }
+            spec.policy.panic_percent = if more.percent(15) { 0 } else { 1 };
+        }
         let mut hosts = BTreeMap::new();
         for (place, spec) in specs.iter().enumerate() {
             for origin in &spec.origins {
@@ -208,7 +224,13 @@ impl World {
                 hosts.insert(origin.id, Host::new(origin.clone(), place, now, next_round));
             }
         }
-        let engine = Engine::new(specs.clone(), now);
+        let limits = if more.percent(50) {
+            Limits::default()
+        } else {
+            Limits { causes_at_once: 1, moves_per_min: 2, per_standby_at_once: 1 }
+        };
+        let mut engine = Engine::new(specs.clone(), now);
+        engine.set_governor(limits);
         let busy = [0, 1, 5, 30][usize::try_from(dice.below(4)).expect("small")];
         Self {
             seed,
@@ -222,6 +244,8 @@ impl World {
             writes_ok_since: now,
             dice,
             engine,
+            limits,
+            declared,
             frontends: BTreeMap::new(),
             running: Vec::new(),
             path_dice: Dice(seed ^ 0x70a7_4000),
@@ -253,6 +277,7 @@ impl World {
             weights: Vec::new(),
             orders,
             neighbours: self.neighbours(),
+            sites: self.sites(),
             closed: Vec::new(),
             routes: self.hosts.keys().map(|id| (*id, Some(route(*id)))).collect(),
             mitigated: Vec::new(),
@@ -342,6 +367,7 @@ impl World {
     fn restart(&mut self) {
         self.writes_ok_since = self.now;
         self.engine = Engine::new(self.specs.clone(), self.now);
+        self.engine.set_governor(self.limits);
         self.running.clear();
         self.restarted = true;
         for host in self.hosts.values_mut() {
@@ -409,6 +435,12 @@ impl World {
             .hosts
             .values()
             .any(|host| host.spec.id != id && host.service == service && host.spec.family == family && host.is_usable())
+    }
+
+    /// Two origins share a host, and all are behind one of two hops.
+    fn sites(&self) -> Vec<(OriginId, Site)> {
+        let site = |id: OriginId| Site { host: u64::from(id.0 / 2), hop: 1000 + u64::from(id.0 % 2) };
+        self.hosts.keys().map(|id| (*id, site(*id))).collect()
     }
 
     /// What the neighbour table tells: three probes, a second apart, then it is known.

@@ -76,7 +76,7 @@ pub fn weigh(service: &ServiceReport) -> Weight {
     let standby = service.active_tier.is_some_and(|tier| tier > 0);
     let nothing = service.state.is_some() && service.active_tier.is_none();
     let down = service.state == Some(State::Fault) || any(|origin| origin.tripped == Some(true));
-    if service.panic == Some(true) || standby || nothing || down {
+    if service.panic == Some(true) || service.refuses == Some(true) || standby || nothing || down {
         return Weight::Alarm;
     }
     let calm = |origin: &OriginReport| {
@@ -174,7 +174,10 @@ fn service(weight: Weight, service: &ServiceReport, look: &Look) -> String {
 
 fn headline(service: &ServiceReport) -> String {
     if service.panic == Some(true) {
-        return "PANIC: nothing is usable, so all are used".to_owned();
+        return "PANIC: too few are usable, so all are used".to_owned();
+    }
+    if service.refuses == Some(true) {
+        return "REFUSED: nothing is usable, so new connections are refused".to_owned();
     }
     if service.state.is_some() && service.active_tier.is_none() {
         return "NO ORIGIN HAS A SHARE".to_owned();
@@ -274,11 +277,16 @@ fn why(origin: &OriginReport) -> String {
     if let Some(failback) = &origin.failback {
         parts.push(way_back(failback));
     }
+    match origin.ready.as_deref() {
+        // Its state says so.
+        None | Some("ready" | "unusable") => {}
+        Some(why) => parts.push(format!("NOT READY: {why}")),
+    }
     if parts.is_empty() {
-        let waits = origin.state == Some(State::Healthy) && origin.share_percent == Some(0.0);
+        let ready = origin.ready.as_deref() == Some("ready");
         return match origin.weight {
             Some(0) => "weight 0, never chosen",
-            _ if waits => "ready",
+            _ if ready => "ready",
             _ => "-",
         }
         .to_owned();

@@ -43,7 +43,9 @@ fn full() -> Scrape {
         failover_steps: vec![("trip", step)],
         panic: Some(false),
         usable_origins: Some(1),
+        standby_ready: Some(1),
         overflow: Some(5),
+        resets: vec![("idle", 8), ("forwarded", 2)],
         withheld: vec![("trip", 2), ("move", 0), ("rescue", 1)],
     };
     let node = NodeScrape {
