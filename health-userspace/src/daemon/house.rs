@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 use health_core::{Timestamp, engine::Route, governor::Site, model::OriginId};
