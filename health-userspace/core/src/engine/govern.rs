@@ -1,7 +1,7 @@
 //! All services' moves before the governor.
 
 use super::{Engine, Step};
-use crate::{service::Service, time::Timestamp};
+use crate::{governor::Left, service::Service, time::Timestamp};
 use alloc::vec::Vec;
 
 impl Engine {
@@ -12,7 +12,8 @@ impl Engine {
         for service in &mut self.services {
             service.take_holds(self.governor.held(), now, step);
         }
-        for want in begin {
+        // Told of what is judged dead: what only sheds a part of its flows is no news about its standby.
+        for want in begin.into_iter().filter(|want| matches!(want.left, Left::Dead | Left::Doubted)) {
             let service = self.index.get(&want.origin).and_then(|(service, _)| self.services.get(*service));
             if let Some(service) = service {
                 service.tell_unset(&want.to, now, step);

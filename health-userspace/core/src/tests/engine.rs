@@ -1354,6 +1354,7 @@ fn nothing_goes_by_choice_to_a_standby_that_is_not_ready() {
     assert_eq!((scene.view(A).ready, scene.view(B).ready), (None, Some(Readiness::Unproved)));
     scene.rounds(A, 0, "SSS");
     assert_eq!((scene.state(A), scene.slots(A)), (State::Degraded, SLOTS), "nobody is ready");
+    scene.tick();
     let pace = scene.step.paces.iter().find(|(id, _)| *id == B).map(|(_, pace)| *pace);
     assert_eq!(pace, Some(Pace::Suspect), "its turn may be near: it is checked often");
     scene.rounds(B, 0, "P");

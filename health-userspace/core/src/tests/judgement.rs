@@ -105,6 +105,9 @@ fn an_origin_that_answers_late_is_degraded_and_sheds_flows_and_is_explained() {
     assert_eq!(scene.told(), Vec::<String>::new());
     first_bytes(&mut scene, A, 40, 200);
     assert_eq!(scene.told(), ["1 healthy>degraded slow_learned"]);
+    // Nothing goes by choice to a standby that nobody has seen serve for minutes.
+    assert_eq!(scene.slots(A), SLOTS);
+    scene.rounds(B, 0, "P");
     assert!((1..SLOTS).contains(&scene.slots(A)), "its weight is cut, and it is not removed");
     let why = scene.engine.explain(A).expect("it is there").last.expect("it changed").why;
     assert!(why.because[0].text.starts_with("ttfb p95 "), "{why:?}");
@@ -124,6 +127,7 @@ fn very_late_is_high_risk_and_moves_most_flows() {
     first_bytes(&mut scene, A, 120, 20);
     first_bytes(&mut scene, A, 40, 2000);
     assert_eq!(scene.told(), ["1 healthy>high_risk slow_learned"]);
+    scene.rounds(B, 0, "P");
     assert!(scene.slots(B) > SLOTS / 2, "{}", scene.slots(B));
 }
 
