@@ -258,16 +258,7 @@ impl Engine {
                 origin.see_neighbour(*failed);
             }
         }
-        for (id, route) in &input.routes {
-            if let Some((_, origin)) = self.find(*id) {
-                origin.route = *route;
-            }
-        }
-        for (id, site) in &input.sites {
-            if let Some((_, origin)) = self.find(*id) {
-                origin.site = Some(*site);
-            }
-        }
+        self.take_places(input);
         for result in &input.checks {
             if let Some((_, origin)) = self.find(result.origin) {
                 origin.see_check(result);
@@ -318,6 +309,20 @@ impl Engine {
     /// Sets how much may be on the move at once.
     pub const fn set_governor(&mut self, limits: Limits) {
         self.governor.limits = limits;
+    }
+
+    /// Where origins are, and the ways there.
+    fn take_places(&mut self, input: &Input) {
+        for (id, route) in &input.routes {
+            if let Some((_, origin)) = self.find(*id) {
+                origin.route = *route;
+            }
+        }
+        for (id, site) in &input.sites {
+            if let Some((_, origin)) = self.find(*id) {
+                origin.site = Some(*site);
+            }
+        }
     }
 
     fn find(&mut self, id: OriginId) -> Option<(&Policy, &mut Origin)> {

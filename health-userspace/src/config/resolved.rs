@@ -17,7 +17,7 @@ use super::{
 use health_core::{
     Span,
     model::Family,
-    policy::{Approval, Failback, Latency, Learned, Mitigation, Policy},
+    policy::{Approval, Failback, Latency, Learned, Mitigation, Policy, SamplesMin, StateWeights, SuccessBelow},
 };
 use std::fmt::{Display, Write};
 
@@ -232,17 +232,7 @@ fn policy(out: &mut Out, policy: &Policy) {
     out.key("passive", passive);
     out.key("rescue", rescue);
     out.key("window", time(*window));
-    let (passive, active) = (samples_min.passive, samples_min.active);
-    out.key("samples_min", format_args!("{{ passive = {passive}, active = {active} }}"));
-    let (degraded, high_risk, fault) = (success.degraded, success.high_risk, success.fault);
-    let text = format!("{{ degraded = {degraded}, high_risk = {high_risk}, fault = {fault} }}");
-    out.key("success_below_percent", text);
-    let (unknown, healthy) = (weight.unknown, weight.healthy);
-    let (degraded, high_risk, fault) = (weight.degraded, weight.high_risk, weight.fault);
-    let text = format!(
-        "{{ unknown = {unknown}, healthy = {healthy}, degraded = {degraded}, high_risk = {high_risk}, fault = {fault} }}"
-    );
-    out.key("state_weight_percent", text);
+    floors(out, *samples_min, *success, *weight);
     out.key("hold_down", format_args!("{{ base = {}, max = {} }}", time(hold_down.base), time(hold_down.max)));
     match response_timeout {
         Some(learned) => out.key("response_timeout", self::learned(*learned)),
@@ -271,6 +261,21 @@ fn policy(out: &mut Out, policy: &Policy) {
     out.key("half_open_after", time(trip.half_open_after));
     out.key("half_open_max", time(trip.half_open_max));
     out.key("max_percent", trip.max_percent);
+}
+
+/// Volume floors, rates and weights of states.
+fn floors(out: &mut Out, samples_min: SamplesMin, success: SuccessBelow, weight: StateWeights) {
+    let (passive, active) = (samples_min.passive, samples_min.active);
+    out.key("samples_min", format_args!("{{ passive = {passive}, active = {active} }}"));
+    let (degraded, high_risk, fault) = (success.degraded, success.high_risk, success.fault);
+    let text = format!("{{ degraded = {degraded}, high_risk = {high_risk}, fault = {fault} }}");
+    out.key("success_below_percent", text);
+    let (unknown, healthy) = (weight.unknown, weight.healthy);
+    let (degraded, high_risk, fault) = (weight.degraded, weight.high_risk, weight.fault);
+    let text = format!(
+        "{{ unknown = {unknown}, healthy = {healthy}, degraded = {degraded}, high_risk = {high_risk}, fault = {fault} }}"
+    );
+    out.key("state_weight_percent", text);
 }
 
 /// What becomes of flows when they must leave.

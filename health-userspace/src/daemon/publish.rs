@@ -51,9 +51,7 @@ pub(super) struct Tallies {
     unreachable: BTreeMap<u16, u64>,
     rates: BTreeMap<u16, Rate>,
     tiers: BTreeMap<String, (Option<u8>, Timestamp)>,
-    /// Moves that the governor held, by service and reason.
     pub(super) held: Counted,
-    /// Connections that were ended, by service and kind.
     pub(super) resets: Counted,
 }
 

@@ -170,11 +170,15 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     // Sessions on HSMs outlive the process that opened them, so they are closed whatever ended the loop.
     hub.shutdown().await;
     let end = end?;
-    control.abort();
-    // The listener takes its socket away when its task has ended.
-    drop(control.await);
-    say_end(&end);
+    finish(control, &end).await;
     Ok(())
+}
+
+/// The listener takes its socket away when its task has ended.
+async fn finish<T>(control: tokio::task::JoinHandle<T>, end: &End) {
+    control.abort();
+    drop(control.await);
+    say_end(end);
 }
 
 impl Daemon {
