@@ -129,8 +129,8 @@ pub(crate) struct Origin {
     silent: Option<Timestamp>,
     /// Where what looks like its failure sits, if it is not its own.
     pub(crate) outage: Option<Location>,
-    /// All that is found of it is the trouble of a check.
-    pub(crate) excused: bool,
+    /// `Check`: all that is found of it is the trouble of a check.
+    pub(crate) excused: Option<Location>,
     /// The rule by which checks cleared its trip in this tick.
     trip_cleared: Option<&'static str>,
     lease: wish::Renewal,
@@ -177,7 +177,7 @@ impl Origin {
             route: None,
             silent: None,
             outage: None,
-            excused: false,
+            excused: None,
             trip_cleared: None,
             lease: wish::Renewal::default(),
             dynamic: None,

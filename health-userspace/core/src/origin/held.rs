@@ -93,7 +93,7 @@ impl Origin {
 
     /// Whether it keeps its share though its state would cut it: what fails is not the origin.
     pub(crate) fn is_held(&self) -> bool {
-        self.serves() && (self.outage.is_some() || self.excused)
+        self.serves() && (self.outage.is_some() || self.excused.is_some())
     }
 
     /// Whether the check at `place` speaks of this origin, as the others have it: `None` where there is no word yet that is as
@@ -152,7 +152,8 @@ impl Origin {
         self.verdict.grade = worst.unwrap_or(self.verdict.grade);
         self.verdict.score = score_within(self.verdict.grade, self.verdict.score, below);
         let own = self.verdict.findings.iter().filter(|finding| finding.rule != "check_fails_everywhere");
-        self.excused = own.map(|finding| finding.grade).max().is_none_or(|worst| worst <= Grade::Healthy);
+        let all = own.map(|finding| finding.grade).max().is_none_or(|worst| worst <= Grade::Healthy);
+        self.excused = all.then_some(Location::Check);
     }
 }
 

@@ -31,7 +31,7 @@ impl Service {
     /// Excuses origins from what a check found on all of them.
     pub(super) fn excuse_all(&mut self, now: Timestamp, step: &mut Step) {
         for origin in &mut self.origins {
-            origin.excused = false;
+            origin.excused = None;
         }
         for place in 0..self.spec.checks.len() {
             let wait = match self.spec.checks.get(place) {

@@ -1,6 +1,7 @@
 use super::*;
 use health_core::{
     engine::{Order, OrderKind},
+    latency::Baseline,
     lifecycle::{Cause, CauseBy, Faults, Lifecycle, Phase, Then, Way},
     model::{Layer, Location, OriginId},
 };
@@ -146,5 +147,25 @@ async fn it_is_written_when_it_changes_and_a_failure_is_said_and_tried_again() {
 async fn settle(keeper: &mut Keeper) {
     while keeper.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
         tokio::task::yield_now().await;
+    }
+}
+
+/// What is usual is remembered for a day, also of who serves, and longer than a verdict.
+#[test]
+fn what_is_usual_outlives_a_verdict_and_gets_old_after_a_day() {
+    let usual = |check: Option<&str>, millis| {
+        (check.map(str::to_owned), Baseline { p95: Span::from_millis(millis), samples: 700 })
+    };
+    let of = vec![usual(None, 61), usual(Some("web"), 120)];
+    let serves = Memory { usual: of.clone(), ..memory(Phase::Healthy, clock(0)) };
+    let fault = Memory { usual: of.clone(), ..memory(Phase::Fault { cause: CAUSE }, clock(0)) };
+    for memory in [serves, fault] {
+        for (hours, phase, want) in [(0, Some(memory.life.phase), 2), (2, Some(Phase::Unknown), 2), (25, None, 0)] {
+            let left = through(std::slice::from_ref(&memory), hours * 3600).memories;
+            assert_eq!(left.first().map_or(0, |back| back.usual.len()), want, "{hours} h");
+            let Some(phase) = phase else { continue };
+            let phase = if phase == Phase::Healthy { Phase::Unknown } else { phase };
+            assert_eq!((left[0].life.phase, left[0].usual.clone()), (phase, of.clone()), "{hours} h");
+        }
     }
 }
