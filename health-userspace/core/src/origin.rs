@@ -86,7 +86,6 @@ pub(crate) struct Worse {
 
 /// One origin.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "facts of which each can be so or not, whatever the others are")]
 pub(crate) struct Origin {
     pub(crate) spec: OriginSpec,
     pub(crate) life: Lifecycle,

@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(on(50), [1, 4]);
         assert!(on(70).is_empty(), "nobody touched it for a minute");
         let touched = fs::File::options().write(true).open(file).expect("it is there");
-        touched.set_modified(SystemTime::now() + Duration::from_secs(60)).expect("touched");
+        touched.set_modified(SystemTime::now() + Duration::from_mins(1)).expect("touched");
         assert_eq!(on(70), [1, 4]);
         fs::remove_file(file).expect("removed");
         assert!(on(0).is_empty());

@@ -126,6 +126,12 @@ impl Origin {
         self.checks.get(place).and_then(CheckTrack::failing_since)
     }
 
+    /// Whether the check at `place` has passed since then.
+    pub(crate) fn passes_since(&self, place: usize, since: Timestamp) -> bool {
+        let track = self.checks.get(place);
+        track.is_some_and(|track| track.failing_since().is_none() && track.newest_pass() >= since)
+    }
+
     /// Whether its word on a check counts: it serves, or is out because of what checks found.
     pub(crate) const fn has_a_say(&self) -> bool {
         match self.life.phase {

@@ -68,6 +68,10 @@ impl Service {
         if asked().count() < 2 {
             return Word::Nothing;
         }
+        // Whoever passes it, be it out for another reason or on its way back, speaks for the check.
+        if self.origins.iter().any(|origin| origin.is_watched() && origin.passes_since(place, since)) {
+            return Word::Nothing;
+        }
         let mut unheard = Vec::new();
         for (at, origin) in asked() {
             match origin.fails_alone(place, since, policy) {

@@ -322,7 +322,8 @@ impl Service<'_> {
             }
             Some(Location::Path | Location::Node) => {
                 let lasts = self.world.hosts.values().filter(silent).count() >= 3;
-                lasts || !self.is_settled(view, JUDGED_WITHIN.plus(JUDGED_WITHIN))
+                // Until a while after the longest cut.
+                lasts || !self.is_settled(view, JUDGED_WITHIN.times(6))
             }
             Some(Location::OriginProcess | Location::OriginHost | Location::Certificate) | None => false,
         }
