@@ -340,6 +340,7 @@ impl CheckTrack {
         let prompt = self.prompt.tally();
         self.late_in_a_row >= u32::from(policy.fall)
             || (prompt.total() >= u64::from(policy.samples_min.active)
+                && prompt.bad > 1
                 && prompt.is_below(policy.success_below_percent.degraded))
     }
 }

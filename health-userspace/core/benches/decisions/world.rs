@@ -256,6 +256,14 @@ impl World<'_> {
                 }
             }
             Right::Stays { .. } => {
+                if moved
+                    && elsewhere
+                    && self.now >= self.fine_since + SETTLED
+                    && !self.outcome.falsely
+                    && std::env::var_os("TOLD").is_some()
+                {
+                    eprintln!("{:6} ms  moved for nothing", self.now);
+                }
                 self.outcome.falsely |= moved && elsewhere && self.now >= self.fine_since + SETTLED;
             }
         }

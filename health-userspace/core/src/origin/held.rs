@@ -93,7 +93,7 @@ impl Origin {
 
     /// Whether it keeps its share though its state would cut it: what fails is not the origin.
     pub(crate) fn is_held(&self) -> bool {
-        self.serves() && (self.outage.is_some() || self.excused.is_some())
+        self.serves() && (self.outage.is_some() || self.excused.is_some() || self.location() == Some(Location::Check))
     }
 
     /// Whether the check at `place` speaks of this origin, as the others have it: `None` where there is no word yet that is as

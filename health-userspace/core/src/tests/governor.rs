@@ -70,7 +70,7 @@ fn every_place_and_room() {
     ] {
         let mut governor = Governor { limits, ..governor() };
         let first = want(1, Left::Dead, 100, room);
-        assert_eq!(held(&mut governor, &[first.clone()], at(1)), [None], "no limit until it stands in");
+        assert_eq!(held(&mut governor, core::slice::from_ref(&first), at(1)), [None], "no limit until it stands in");
         assert_eq!(held(&mut governor, &[first, want(2, Left::Dead, 100, room)], at(2))[1], expected, "{room:?}");
     }
 }
@@ -114,9 +114,9 @@ fn moves_of_a_minute_are_bounded_and_the_dead_go_first() {
 fn no_ping_pong() {
     let mut governor = governor();
     let spill = want(1, Left::Serves, 100, Room::Some);
-    assert_eq!(held(&mut governor, &[spill.clone()], at(1)), [None]);
+    assert_eq!(held(&mut governor, core::slice::from_ref(&spill), at(1)), [None]);
     governor.decide(Vec::new(), at(2));
-    assert_eq!(held(&mut governor, &[spill.clone()], at(3)), [Some(Held::PingPong)]);
+    assert_eq!(held(&mut governor, core::slice::from_ref(&spill), at(3)), [Some(Held::PingPong)]);
     assert_eq!(held(&mut governor, &[want(1, Left::Doubted, 100, Room::Some)], at(4)), [None]);
     governor.decide(Vec::new(), at(5));
     assert_eq!(held(&mut governor, &[spill], at(66)), [None]);

@@ -107,6 +107,7 @@ pub(crate) struct Host {
     neighbour_failed: Option<Timestamp>,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "facts of which each can be so or not, whatever the others are")]
 pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) now: Timestamp,
@@ -215,7 +216,7 @@ impl World {
             if whole {
                 spec.policy.failback = Failback::at_once();
             }
-            spec.policy.panic_percent = if more.percent(15) { 0 } else { 1 };
+            spec.policy.panic_percent = u8::from(!more.percent(15));
         }
         let mut hosts = BTreeMap::new();
         for (place, spec) in specs.iter().enumerate() {
