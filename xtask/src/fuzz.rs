@@ -37,7 +37,8 @@ enum Target {
     Track,
     /// Damaged and random frames through the programs in the kernel, against a second reader.
     Parse,
-    /// What origins answer to checks: SMTP replies, JSON, numbers, DNS and gRPC messages, against what they must mean.
+    /// What origins answer to checks: HTTP heads, chunks, encoded bodies, SMTP replies, JSON, numbers, DNS and gRPC messages,
+    /// against what they must mean.
     Answers,
 }
 

@@ -44,7 +44,7 @@ pub enum Reason {
     Header,
     /// The body broke the check's rule.
     Body,
-    /// The body is encoded though nobody asked for it, so no rule can be held against it.
+    /// The body is encoded in a way that can't be undone, or not as it says, so no rule can be held against it.
     Encoding,
     /// The body is no JSON, or broke a condition about it.
     Json,

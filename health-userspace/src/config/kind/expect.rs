@@ -25,7 +25,8 @@ const BODY_MAX_MAX: usize = 16 << 20;
 pub struct HttpExpect {
     /// What is a pass. Default 200-299.
     pub status: StatusSet,
-    /// What is a pass, but a weak one: alive, and pressed. Default: none.
+    /// What is a pass, but a weak one: alive, and pressed. Default 429, unless `status` has it: who limits requests serves others
+    /// (P17).
     pub status_slow: StatusSet,
     /// What a redirection that is not in `status` means. Default fail.
     pub redirect: RedirectRule,
@@ -161,7 +162,7 @@ impl Default for HttpExpect {
     fn default() -> Self {
         Self {
             status: StatusSet::success(),
-            status_slow: StatusSet(Vec::new()),
+            status_slow: StatusSet(vec![(429, 429)]),
             redirect: RedirectRule::Fail,
             headers: Vec::new(),
             body: Vec::new(),
@@ -194,9 +195,11 @@ impl HttpExpect {
 /// Reads an `expect` table.
 pub(super) fn expect(table: &Section<'_>, check: &str, method: &Method) -> HttpExpect {
     let default = HttpExpect::default();
+    let status = statuses(table, "status").unwrap_or(default.status);
+    let pressed = if status.contains(429) { StatusSet(Vec::new()) } else { default.status_slow };
     let read = HttpExpect {
-        status: statuses(table, "status").unwrap_or(default.status),
-        status_slow: statuses(table, "status_slow").unwrap_or(default.status_slow),
+        status,
+        status_slow: statuses(table, "status_slow").unwrap_or(pressed),
         redirect: table.choice("redirect", REDIRECTS).unwrap_or(default.redirect),
         headers: rule::header_rules(&table.table("headers")),
         body: rule::body_rules(table, "body", "body = [\"contains:ready\"]"),
@@ -219,7 +222,9 @@ pub(super) fn expect(table: &Section<'_>, check: &str, method: &Method) -> HttpE
 fn statuses(table: &Section<'_>, key: &str) -> Option<StatusSet> {
     let value = table.get(key)?;
     let fix = format!("write codes and ranges from 100 to 599, for example {key} = [\"200-299\", 401]");
-    let Some(list) = value.get_ref().as_array().filter(|list| list.iter().len() > 0) else {
+    // A check that expects nothing is a mistake; one for which nothing is pressed is not.
+    let least = usize::from(key != "status_slow");
+    let Some(list) = value.get_ref().as_array().filter(|list| list.iter().len() >= least) else {
         table.error(key, format!("`{key}` is not a list of codes"), fix);
         return None;
     };
@@ -306,9 +311,7 @@ impl HttpExpect {
             self;
         out.header(header);
         out.key("status", texts(status.words()));
-        if !status_slow.0.is_empty() {
-            out.key("status_slow", texts(status_slow.words()));
-        }
+        out.key("status_slow", texts(status_slow.words()));
         let word = REDIRECTS.iter().find(|(_, rule)| rule == redirect).map_or("", |(word, _)| word);
         out.key("redirect", text(word));
         out.key("headers", rules(headers));

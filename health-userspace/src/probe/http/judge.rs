@@ -1,6 +1,7 @@
 //! What an answer means.
 
 use super::{
+    decode::{Coding, Decoder},
     exchange::{Body, Failure},
     keep_cookies,
 };
@@ -10,10 +11,7 @@ use crate::{
 };
 use cookie_store::CookieStore;
 use health_core::model::{Layer, LocalReason, Outcome, Reason};
-use hyper::{
-    header::{CONTENT_ENCODING, LOCATION},
-    http::response::Parts,
-};
+use hyper::{header::LOCATION, http::response::Parts};
 use url::Url;
 
 /// Characters of a body that an explanation shows.
@@ -57,8 +55,13 @@ impl Judging<'_> {
             Head::Good(slow) => slow,
         };
         self.trace.begin("body", Layer::Application);
-        let body = self.read(body).await?;
-        let broken = self.body(head, &body);
+        let broken = match self.read(head, body).await? {
+            Ok(body) => self.body(&body),
+            Err(why) => {
+                self.trace.explain(why);
+                Some(Reason::Encoding)
+            }
+        };
         Ok(Verdict::Ended(match broken {
             Some(reason) => Outcome::Fail(reason),
             None if slow => Outcome::Slow,
@@ -117,33 +120,43 @@ impl Judging<'_> {
     }
 
     /// Reads up to the limit, one byte more to tell whether that was all. Keeps nothing that no rule asks for.
-    async fn read(&self, mut body: Body) -> Result<Vec<u8>, Failure> {
-        let keeps = self.expect.asks_body();
+    ///
+    /// The limit is that of decoded bytes. What can't be decoded is an error in words: compressed bytes are not what rules are
+    /// about.
+    async fn read(&self, head: &Parts, mut body: Body) -> Result<Result<Vec<u8>, String>, Failure> {
         let wanted = self.expect.body_max.saturating_add(usize::from(self.expect.asks_whole_body()));
-        let (mut kept, mut seen) = (Vec::new(), 0_usize);
-        while seen < wanted {
-            let Some(data) = body.next().await else { break };
-            let data = data?;
-            let room = (wanted - seen).min(data.len());
-            seen = seen.saturating_add(data.len());
-            if keeps {
-                kept.extend_from_slice(data.get(..room).unwrap_or_default());
+        if !self.expect.asks_body() {
+            let mut seen = 0_usize;
+            while seen < wanted {
+                let Some(data) = body.next().await else { break };
+                seen = seen.saturating_add(data?.len());
+            }
+            return Ok(Ok(Vec::new()));
+        }
+        let coding = match Coding::of(&head.headers) {
+            Ok(coding) => coding,
+            Err(words) => return Ok(Err(format!("the body is encoded as {words}, which can't be undone here"))),
+        };
+        let undecodable = |error: std::io::Error| format!("the body is said to be {coding:?}, and is not: {error}");
+        let mut decoder = Decoder::new(coding, wanted);
+        let mut is_empty = true;
+        while let Some(data) = body.next().await {
+            is_empty = false;
+            match decoder.feed(&data?) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return Ok(Err(undecodable(error))),
             }
         }
-        Ok(kept)
+        // An answer without a body (HEAD, 204) may name the coding that it would have had.
+        Ok(if is_empty { Ok(Vec::new()) } else { decoder.finish().map_err(undecodable) })
     }
 
     /// The first rule that the body breaks.
-    fn body(&mut self, head: &Parts, body: &[u8]) -> Option<Reason> {
+    fn body(&mut self, body: &[u8]) -> Option<Reason> {
         let expect = self.expect;
         if !expect.asks_body() {
             return None;
-        }
-        let encoding = head.headers.get(CONTENT_ENCODING);
-        if let Some(coding) = encoding.filter(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
-            // Compressed bytes are not what the rules are about.
-            self.trace.explain(format!("the body is encoded ({coding:?}); ask for no Accept-Encoding"));
-            return Some(Reason::Encoding);
         }
         let whole = body.len() <= expect.body_max;
         let body = body.get(..expect.body_max).unwrap_or(body);

@@ -3,6 +3,7 @@
 //! The first final answer decides, unless the check follows redirections. Nothing is cached, the environment's proxies are
 //! not asked; cookies live as long as the round. When the verdict is known the connection is closed, read or not.
 
+mod decode;
 mod exchange;
 mod judge;
 
@@ -22,7 +23,7 @@ use health_core::model::{Layer, LocalReason, Outcome, Reason};
 use hyper::{
     HeaderMap, Method, Request,
     body::Bytes,
-    header::{ACCEPT, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderValue, USER_AGENT},
+    header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderValue, USER_AGENT},
 };
 use judge::Verdict;
 use std::{net::SocketAddr, path::PathBuf};
@@ -77,7 +78,7 @@ impl HttpProbe {
         let trust = check.tls.as_ref().or(default.as_ref());
         let client = match trust {
             None => None,
-            Some(tls) => Some(setting.trust.client(tls, &[alpn.to_owned()])?.without_protocol()),
+            Some(tls) => Some(setting.trust.client(tls, &[alpn.to_owned()])?.without_protocol().resuming()),
         };
         let prepared = |request: &HttpRequest| {
             let body = match &request.body {
@@ -191,6 +192,8 @@ impl HttpProbe {
         }
         headers.insert(USER_AGENT, HeaderValue::from_static("sluice"));
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        // Absent, it would mean that any coding is welcome (RFC 9110 §12.5.3).
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         // RFC 9110 §8.6: methods that mean a body announce its absence.
         let means_body = [Method::POST, Method::PUT, Method::PATCH].contains(&asking.method);
         if means_body || !asking.body.is_empty() {
