@@ -64,7 +64,9 @@ impl GrpcProbe {
     pub(super) fn new(check: &GrpcCheck, setting: Setting<'_>) -> Result<Self, ProbeError> {
         let tls = match &check.tls {
             None => None,
-            Some(tls) => Some((setting.trust.client(tls, &["h2".to_owned()])?, tls.name_or(setting.address.ip()))),
+            Some(tls) => {
+                Some((setting.trust.client(tls, &["h2".to_owned()])?.resuming(), tls.name_or(setting.address.ip())))
+            }
         };
         let (address, sockets) = (setting.address, setting.sockets.clone());
         Ok(Self { address, sockets, service: check.service.clone(), tls })

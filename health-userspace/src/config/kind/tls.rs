@@ -31,7 +31,8 @@ pub enum Authorities {
 pub struct TlsConfig {
     /// `ca`. Default `system`.
     pub ca: Authorities,
-    /// Whether a certificate that doesn't hold is a failure. Default true. Its end is read and warned of in either case.
+    /// Whether a certificate that doesn't hold is a failure. Default true. Its end is read in either case, and warned of
+    /// if it is true.
     pub verify: bool,
     /// Client certificate chain and its key, both PEM.
     pub client: Option<(PathBuf, PathBuf)>,

@@ -40,7 +40,7 @@ impl SmtpProbe {
     pub(super) fn new(check: &SmtpCheck, setting: Setting<'_>) -> Result<Self, super::ProbeError> {
         let starttls = match &check.starttls {
             None => None,
-            Some(tls) => Some((setting.trust.client(tls, &[])?, tls.name_or(setting.address.ip()))),
+            Some(tls) => Some((setting.trust.client(tls, &[])?.resuming(), tls.name_or(setting.address.ip()))),
         };
         let (address, sockets) = (setting.address, setting.sockets.clone());
         Ok(Self { address, sockets, helo: check.helo.clone(), starttls })

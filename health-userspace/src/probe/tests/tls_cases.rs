@@ -2,7 +2,7 @@
 
 use super::*;
 use std::time::SystemTime;
-use tokio_rustls::rustls::{SupportedProtocolVersion, version};
+use tokio_rustls::rustls::{HandshakeKind, SupportedProtocolVersion, version};
 
 /// How a server presents itself.
 struct Manner {
@@ -32,8 +32,8 @@ fn seconds_now() -> i64 {
     i64::try_from(now.as_secs()).expect("before the end of time")
 }
 
-/// A server that makes sessions, says nothing, and closes when the other side does.
-async fn server(authority: &Authority, manner: &Manner) -> SocketAddr {
+/// How a server of this manner is configured.
+fn configured(authority: &Authority, manner: &Manner) -> Arc<ServerConfig> {
     let mut params = CertificateParams::new(vec![manner.name.to_owned()]).expect("parameters");
     let day = |days: i64| {
         let seconds = u64::try_from(seconds_now() + days * 86_400).expect("after 1970");
@@ -60,7 +60,12 @@ async fn server(authority: &Authority, manner: &Manner) -> SocketAddr {
     let mut config =
         builder.with_single_cert(chain, PrivatePkcs8KeyDer::from(key.serialize_der()).into()).expect("a server");
     config.alpn_protocols = manner.alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    Arc::new(config)
+}
+
+/// A server that makes sessions, says nothing, and closes when the other side does.
+async fn server(authority: &Authority, manner: &Manner) -> SocketAddr {
+    let acceptor = TlsAcceptor::from(configured(authority, manner));
     let (listener, address) = listen().await;
     tokio::spawn(async move {
         while let Ok((connection, _)) = listener.accept().await {
@@ -73,6 +78,24 @@ async fn server(authority: &Authority, manner: &Manner) -> SocketAddr {
         }
     });
     address
+}
+
+/// A server of pages that notes what kind of handshake each session began with.
+async fn pages(authority: &Authority, manner: &Manner) -> (SocketAddr, Arc<Mutex<Vec<HandshakeKind>>>) {
+    let acceptor = TlsAcceptor::from(configured(authority, manner));
+    let (listener, address) = listen().await;
+    let kinds = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&kinds);
+    tokio::spawn(async move {
+        while let Ok((connection, _)) = listener.accept().await {
+            let Ok(mut connection) = acceptor.accept(connection).await else { continue };
+            noted.lock().expect("kinds").extend(connection.get_ref().1.handshake_kind());
+            head(&mut connection).await;
+            drop(connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await);
+            drop(connection.shutdown().await);
+        }
+    });
+    (address, kinds)
 }
 
 fn asks(lines: &str) -> CheckConfig {
@@ -202,4 +225,124 @@ async fn p20_sni_is_the_name_that_is_given() {
     assert_eq!(run(&set, a, Some(&trust)).await.0, Outcome::Pass, "set apart from the host");
     let literal = asks("127.0.0.1", a, "tls = { verify = false }", "none");
     assert_eq!(run(&literal, a, Some(&trust)).await.0, Outcome::Pass, "an address is never sent");
+}
+
+fn page(at: SocketAddr, tls: &str) -> CheckConfig {
+    check(&format!("type = \"http\"\nurl = \"https://shop.example:{}/\"\ntimeout = \"30s\"\n{tls}", at.port()))
+}
+
+/// What asks for a page resumes its session; what asks for the session, or shows a certificate, never does.
+#[tokio::test]
+async fn sessions_are_resumed_where_that_is_sound() {
+    use HandshakeKind::{Full, Resumed};
+    let ours = Authority::new();
+    let trust = trust(&[&ours]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(vec!["probe.example".to_owned()]).expect("parameters");
+    let certificate = params.signed_by(&key, &ours.certificate, &ours.key).expect("a certificate");
+    let (chain, at) = (folder.path().join("chain.pem"), folder.path().join("key.pem"));
+    std::fs::write(&chain, certificate.pem()).expect("written");
+    std::fs::write(&at, key.serialize_pem()).expect("written");
+    let shows = format!("tls = {{ cert = \"{}\", key = \"{}\" }}", chain.display(), at.display());
+    let session = asks("timeout = \"30s\"\ntls = { server_name = \"shop.example\" }");
+    for versions in [NEW, OLD] {
+        let manner = Manner { versions, ..USUAL };
+        for (lines, expected) in [("", [Full, Resumed, Resumed]), (&shows, [Full, Full, Full])] {
+            let (address, kinds) = pages(&ours, &manner).await;
+            // Two checks of one server share no session.
+            for _ in 0..2 {
+                kinds.lock().expect("kinds").clear();
+                let mut round = prepared(&page(address, lines), address, Some(&trust));
+                for _ in 0..3 {
+                    assert_eq!(round.run(&Stalls::new()).await.outcome, Outcome::Pass, "{versions:?} {lines}");
+                }
+                assert_eq!(*kinds.lock().expect("kinds"), expected, "{versions:?} {lines}");
+            }
+        }
+        let (address, kinds) = pages(&ours, &manner).await;
+        let mut round = prepared(&session, address, Some(&trust));
+        for _ in 0..3 {
+            assert_eq!(round.run(&Stalls::new()).await.outcome, Outcome::Pass);
+        }
+        // The server may still be about to note the last one.
+        let all = async {
+            while kinds.lock().expect("kinds").len() < 3 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, all).await.expect("three sessions");
+        assert_eq!(*kinds.lock().expect("kinds"), [Full, Full, Full], "{versions:?}");
+    }
+}
+
+/// Runs rounds of one check until one ends so.
+async fn until(round: &mut Round, expected: Outcome) {
+    let ends = async {
+        let mut pace = interval(Duration::from_millis(100));
+        while round.run(&Stalls::new()).await.outcome != expected {
+            pace.tick().await;
+        }
+    };
+    timeout(PATIENCE, ends).await.unwrap_or_else(|_| panic!("never {expected:?}"));
+}
+
+/// What renews certificates knows nothing of checks: files are read again where they lie.
+#[tokio::test]
+async fn certificates_that_are_renewed_in_place_are_used_without_a_restart() {
+    let (ours, other) = (Authority::new(), Authority::new());
+    let trust = Trust::default();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let write = |name: &str, text: &str| std::fs::write(path(name), text).expect("written");
+    let client = |authority: &Authority| {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec!["probe.example".to_owned()]).expect("parameters");
+        let certificate = params.signed_by(&key, &authority.certificate, &authority.key).expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    };
+    let wanted = server(&ours, &Manner { asks_client: true, ..USUAL }).await;
+    write("ca.pem", &other.certificate.pem());
+    let (chain, key) = client(&other);
+    write("chain.pem", &chain);
+    write("key.pem", &key);
+    let lines = format!(
+        "timeout = \"30s\"\ntls = {{ server_name = \"shop.example\", ca = \"{}\", cert = \"{}\", key = \"{}\" }}",
+        path("ca.pem").display(),
+        path("chain.pem").display(),
+        path("key.pem").display()
+    );
+    let mut round = prepared(&asks(&lines), wanted, Some(&trust));
+    assert_eq!(round.run(&Stalls::new()).await.outcome, fail(Reason::CertUntrusted));
+    write("ca.pem", &ours.certificate.pem());
+    until(&mut round, fail(Reason::ClientCert)).await;
+    // A chain whose key has not come yet changes nothing, and then does.
+    let (chain, key) = client(&ours);
+    write("chain.pem", &chain);
+    assert_eq!(round.run(&Stalls::new()).await.outcome, fail(Reason::ClientCert));
+    write("key.pem", &key);
+    until(&mut round, Outcome::Pass).await;
+    // So does a file that is being written: the former ones stay.
+    write("ca.pem", "");
+    let (written, mut pace) = (now(), interval(Duration::from_millis(200)));
+    while now().since(written) < Span::from_millis(1500) {
+        pace.tick().await;
+        assert_eq!(round.run(&Stalls::new()).await.outcome, Outcome::Pass);
+    }
+    write("ca.pem", &other.certificate.pem());
+    until(&mut round, fail(Reason::CertUntrusted)).await;
+}
+
+/// P26 (b): the session is made, and then nothing comes any more.
+#[tokio::test]
+async fn p26_b_a_session_that_falls_silent_ends_at_the_deadline() {
+    let ours = Authority::new();
+    let address = server(&ours, &USUAL).await;
+    let asked =
+        check(&format!("type = \"http\"\nurl = \"https://shop.example:{}/\"\ntimeout = \"400ms\"", address.port()));
+    let finished = finished(&asked, address, Some(&trust(&[&ours]))).await;
+    let took = finished.ended.since(finished.began);
+    assert_eq!(finished.outcome, fail(Reason::Timeout(Layer::Application)), "{:?}", finished.notes);
+    assert!((Span::from_millis(399)..Span::from_millis(900)).contains(&took), "{took}");
+    assert_eq!(finished.steps.last().map(|step| step.name), Some("first_byte"));
 }
