@@ -19,6 +19,7 @@
 //! | `reload` | another configuration, or why not |
 //! | `routes` | ways to origins, and what is wrong with them |
 //! | `start` | everything before the first tick |
+//! | `trouble` | rounds of checks that say nothing about origins |
 //! | `windows` | which services' time of the day it is |
 
 mod attack;
@@ -35,6 +36,7 @@ mod publish;
 mod reload;
 mod routes;
 mod start;
+mod trouble;
 mod windows;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -81,9 +83,6 @@ const TICK_FACTOR: u32 = 19;
 /// Origins read from the kernel in one tick; more take turns, so that ten thousand cost no more than a hundred.
 const READS_MAX: usize = 200;
 
-/// Time between lines about checks that this node could not run.
-const SAY_TROUBLE_EVERY: Span = Span::from_secs(10);
-
 /// Time between looks at interfaces and routes.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
@@ -120,8 +119,7 @@ struct Daemon {
     last: Option<Step>,
     applied: Applied,
     tallies: publish::Tallies,
-    /// When local trouble was last said, and how many checks it has kept from running since.
-    trouble: (Timestamp, u64),
+    troubles: trouble::Troubles,
     /// A detach that waits for redirected flows to end.
     draining: Option<Draining>,
     attacks: attack::Files,
@@ -305,14 +303,7 @@ impl Daemon {
         let result = report.result;
         self.tallies.check(report);
         if let Outcome::Local(reason) = result.outcome {
-            // With thousands of checks, a line for each would be a second trouble.
-            let now = probe::now();
-            self.trouble.1 += 1;
-            if now.since(self.trouble.0) >= SAY_TROUBLE_EVERY || self.trouble.0 == Timestamp::NEVER {
-                let checks = std::mem::take(&mut self.trouble.1);
-                self.trouble.0 = now;
-                warn!(origin = result.origin.0, ?reason, checks, "checks could not be run: local trouble, no evidence");
-            }
+            self.trouble(result, reason);
         }
         if let Some(weight) = report.notes.weight {
             self.input.weights.push((result.origin, result.check, weight));

@@ -48,16 +48,18 @@ fn heavy(service: &ReadService, check: &CheckConfig, at: &Range<usize>, sink: &S
 }
 
 fn certificate(service: &ReadService, check: &CheckConfig, at: &Range<usize>, sink: &Sink) {
-    let tls = match &check.kind {
-        CheckKind::Tls(tls) => Some(&tls.tls),
-        CheckKind::Http(http) => http.tls.as_ref(),
-        _ => None,
-    };
-    if tls.is_some_and(|tls| tls.expiry_warn == Span::ZERO) {
-        let name = format!("{}/{}", service.config.name, check.name);
+    let Some(tls) = check.kind.tls() else { return };
+    let name = format!("{}/{}", service.config.name, check.name);
+    let (message, fix) = if !tls.verify {
+        let message = format!("check `{name}` takes any certificate, so it can't see that one has expired");
+        (message, "let tls.verify be true and name the authority in tls.ca, or add a check of type tls that does")
+    } else if tls.expiry_warn == Span::ZERO {
         let message = format!("check `{name}` looks at a certificate and says nothing before it ends");
-        sink.warning(at.clone(), message, "let tls.expiry_warn be some days, for example \"14d\"");
-    }
+        (message, "let tls.expiry_warn be some days, for example \"14d\"")
+    } else {
+        return;
+    };
+    sink.warning(at.clone(), message, fix);
 }
 
 /// A source address is for origins of its family only.
@@ -114,6 +116,7 @@ mod tests {
             "says nothing before it ends",
             "is not of the family",
             "rounds a second",
+            "see that one has expired",
         ];
         let table = [
             ("", web.to_owned(), None),
@@ -121,6 +124,8 @@ mod tests {
             ("", format!("{web}verify = true"), Some(0)),
             ("", "type = \"http\"\nurl = \"https://a.example/Film.MP4\"".to_owned(), Some(1)),
             ("", format!("{web}tls = {{ expiry_warn = \"0s\" }}"), Some(2)),
+            ("", format!("{web}tls = {{ verify = false }}"), Some(5)),
+            ("", "type = \"tls\"\ntls = { verify = false, server_name = \"a.example\" }".to_owned(), Some(5)),
             ("", format!("{web}source = {{ address = \"2001:db8::1\" }}"), Some(3)),
             ("", format!("{web}source = {{ address = \"10.0.0.5\" }}"), None),
             ("limits = { checks_per_s = 1 }", format!("{web}interval = \"500ms\""), Some(4)),

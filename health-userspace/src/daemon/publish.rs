@@ -9,7 +9,7 @@ use std::{
 use health_common::{ABI_VERSION, event::Event, map::Count};
 use health_core::{
     Span, Timestamp,
-    model::{OriginId, Outcome, ServiceSpec, State},
+    model::{LocalReason, OriginId, Outcome, ServiceSpec, State},
 };
 
 use super::{Daemon, counted::Counted};
@@ -43,6 +43,8 @@ pub(super) struct Tallies {
     publish_next: Timestamp,
     checks: BTreeMap<(OriginId, u16), CheckTally>,
     lateness: Option<Histogram>,
+    /// Rounds that were dropped, or say nothing, because this node was late.
+    late: u64,
     failovers: BTreeMap<String, u64>,
     steps: BTreeMap<(String, &'static str), Histogram>,
     /// First bad packet of each origin's trip.
@@ -89,6 +91,7 @@ impl Tallies {
             Outcome::Fail(_) => tally.fail += 1,
             Outcome::Local(_) => tally.local += 1,
         }
+        self.late += u64::from(result.outcome == Outcome::Local(LocalReason::Late));
         tally.last = Duration::from_nanos(result.ended.since(result.began).0);
     }
 
@@ -354,6 +357,7 @@ impl Daemon {
                 ("picked_up", Count::PickedUp),
             ]),
             nat_collisions: of(Count::NatCollision),
+            checks_late: Some(self.tallies.late),
             check_lateness: self.tallies.lateness.clone(),
             loop_lag: Some(self.lag),
             pkcs11_sessions: self.hub.sessions(),

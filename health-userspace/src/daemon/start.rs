@@ -11,7 +11,6 @@ use std::{
 };
 
 use health_core::{
-    Timestamp,
     engine::{Engine, Input},
     model::ServiceSpec,
 };
@@ -151,7 +150,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         last: None,
         applied: Applied::default(),
         tallies: publish::Tallies::started(),
-        trouble: (Timestamp::NEVER, 0),
+        troubles: super::trouble::Troubles::default(),
         draining: None,
         attacks: super::attack::Files::default(),
         keeper: memory::Keeper::new(&config.node.state_dir),

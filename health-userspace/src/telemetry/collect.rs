@@ -274,7 +274,7 @@ fn node(out: &mut Families<'_>, node: &NodeScrape) -> Result {
     out.counter("parse_skipped", "Packets passed without a look, by reason", skipped)?;
     let collisions = bare(node.nat_collisions);
     out.counter("nat_collision", "Flows not moved because the translated tuple was taken", collisions)?;
-    out.counter("check_late", "Rounds of checks that began late", bare(node.checks_late))?;
+    out.counter("check_late", "Rounds of checks that say nothing because this node was late", bare(node.checks_late))?;
     let lateness = node.check_lateness.iter().map(|histogram| (NO_LABELS, histogram));
     out.histogram("check_lateness_seconds", "How late rounds of checks began", lateness)?;
     let lag = one(node.loop_lag.map(|lag| lag.as_secs_f64()));

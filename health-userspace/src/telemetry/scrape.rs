@@ -112,7 +112,7 @@ pub struct NodeScrape {
     pub parse_skipped: Vec<Tally>,
     /// Flows not moved, because the translated tuple was taken.
     pub nat_collisions: Option<u64>,
-    /// Rounds of checks that began late.
+    /// Rounds of checks that this node was too late for: dropped, or no evidence.
     pub checks_late: Option<u64>,
     /// How late rounds began, those that were hurried left out.
     pub check_lateness: Option<Histogram>,

@@ -101,3 +101,55 @@ fn p39_a_lack_of_descriptors_is_local_for_every_kind() {
         .expect("a child");
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
 }
+
+/// Every kind where the kernel refuses a connection, a datagram or a process for want of something of this node's. The kernel
+/// can't be made short of memory for one test only, so a filter of system calls gives its answers, in a child of its own.
+#[test]
+fn p39_a_lack_of_ports_or_memory_is_local_for_every_kind() {
+    const CHILD: &str = "SLUICE_TEST_ERRNO_OF_KINDS";
+    let table = [
+        (libc::EADDRNOTAVAIL, LocalReason::Ports),
+        (libc::ENOBUFS, LocalReason::Memory),
+        (libc::ENOMEM, LocalReason::Memory),
+    ];
+    if let Some(code) = std::env::var_os(CHILD) {
+        let (code, reason) = table.into_iter().find(|(known, _)| *known.to_string() == *code).expect("one of them");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (_listener, address) = listen().await;
+            let mut kinds: Vec<CheckConfig> =
+                every_kind(address.port()).into_iter().map(|(_, check, _)| check).collect();
+            kinds.push(check("type = \"icmp\""));
+            refuse_with(code);
+            for asks in kinds {
+                let finished = finished(&asks, address, None).await;
+                assert_eq!(finished.outcome, Outcome::Local(reason), "{asks:?}: {:?}", finished.notes);
+            }
+        });
+        return;
+    }
+    for (code, _) in table {
+        let child = std::process::Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "probe::tests::limit_cases::p39_a_lack_of_ports_or_memory_is_local_for_every_kind"])
+            .env(CHILD, code.to_string())
+            .output()
+            .expect("a child");
+        assert!(child.status.success(), "{code}: {}", String::from_utf8_lossy(&child.stdout));
+    }
+}
+
+/// From now on this thread gets that answer to whatever would make a connection or a process.
+fn refuse_with(code: i32) {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+    let calls = [libc::SYS_connect, libc::SYS_clone, libc::SYS_clone3];
+    #[cfg(target_arch = "x86_64")]
+    let calls = [&calls[..], &[libc::SYS_fork, libc::SYS_vfork]].concat();
+    let filter = SeccompFilter::new(
+        calls.iter().map(|call| (*call, Vec::new())).collect(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(code.unsigned_abs()),
+        std::env::consts::ARCH.try_into().expect("an architecture that it knows"),
+    );
+    let program: BpfProgram = filter.expect("a filter").try_into().expect("a program");
+    apply_filter(&program).expect("seccomp");
+}

@@ -162,7 +162,7 @@ async fn an_origin_is_never_asked_more_often_than_its_budget_allows() {
 
 /// P39: what can be foreseen is refused by its number, not met at night.
 #[tokio::test]
-async fn more_checks_than_descriptors_are_refused_and_the_number_named() {
+async fn p39_more_checks_than_descriptors_are_refused_and_the_number_named() {
     const CHILD: &str = "SLUICE_TEST_FEW_DESCRIPTORS";
     if std::env::var_os(CHILD).is_some() {
         let limit = nix::sys::resource::Resource::RLIMIT_NOFILE;
@@ -175,7 +175,7 @@ async fn more_checks_than_descriptors_are_refused_and_the_number_named() {
         scheduler.apply(&targets[..700]).expect("700 checks and 1024 descriptors");
         return;
     }
-    let name = "probe::tests::schedule::more_checks_than_descriptors_are_refused_and_the_number_named";
+    let name = "probe::tests::schedule::p39_more_checks_than_descriptors_are_refused_and_the_number_named";
     let child = std::process::Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", name])
         .env(CHILD, "1")
@@ -208,7 +208,7 @@ async fn a_thousand_checks_are_spread_evenly_from_the_start() {
 
 /// P39: a node that has used up its ports to an address says nothing about the origin there.
 #[test]
-fn a_lack_of_ports_is_no_failure_of_the_origin() {
+fn p39_a_lack_of_ports_is_no_failure_of_the_origin() {
     // A thread of its own: the rest of the tests stay in their namespace.
     let alone = std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a namespace: run as root");
@@ -234,7 +234,7 @@ fn a_lack_of_ports_is_no_failure_of_the_origin() {
 
 /// P26: a round that its deadline ends is over then, and the next one keeps its time.
 #[tokio::test]
-async fn a_hung_round_ends_at_its_deadline_and_the_next_one_is_on_time() {
+async fn p26_a_hung_round_ends_at_its_deadline_and_the_next_one_is_on_time() {
     let silent = holding("").await;
     let (mut scheduler, mut results) = scheduler();
     let check = http(silent, "interval = \"600ms\"\ntimeout = \"400ms\"");
@@ -251,4 +251,44 @@ async fn a_hung_round_ends_at_its_deadline_and_the_next_one_is_on_time() {
     let mut gaps: Vec<_> = rounds[1..].windows(2).map(gap).collect();
     gaps.sort_unstable();
     assert!((540..710).contains(&gaps[3]), "{gaps:?}");
+}
+
+/// Rounds come and go; what stays is a task for each check, however many rounds there were.
+#[tokio::test]
+async fn rounds_leave_no_task_behind() {
+    // A server of another runtime, whose tasks are not counted here.
+    let (at, port) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (listener, port) = listen_everywhere().await;
+            at.send(port).expect("a test");
+            accept_all(listener);
+            std::future::pending::<()>().await;
+        });
+    });
+    let port = port.recv().expect("a port");
+    let (mut scheduler, mut results) = scheduler();
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = alive();
+    // Half of them hang until their deadline.
+    let (quick, hung) =
+        (tcp("interval = \"100ms\""), tcp("interval = \"100ms\"\ntimeout = \"90ms\"\nexpect = [\"contains:x\"]"));
+    let targets: Vec<_> = (0..50)
+        .map(|n| target(n, place(n, port), std::slice::from_ref(if n % 2 == 0 { &quick } else { &hung })))
+        .collect();
+    scheduler.apply(&targets).expect("targets");
+    assert_eq!(alive(), before + 50);
+    for _ in 0..1000 {
+        next(&mut results).await;
+    }
+    assert_eq!(alive(), before + 50);
+    drop(scheduler);
+    let ends = async {
+        while alive() > before - 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    // The scheduler's own heart ends with it.
+    timeout(PATIENCE, ends).await.expect("tasks end with their scheduler");
 }
