@@ -78,8 +78,9 @@ impl Outside for Shell {
         let loaded = config::load(file).map_err(failure)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::of)?;
         let asked = runtime.block_on(async {
-            let (config, unplaced) = loaded.config.placed(&probe::look_up(&loaded.config).await, None);
-            (probe::once(&config, selection).await, unplaced)
+            let (found, took) = probe::look_up_timed(&loaded.config).await;
+            let (config, unplaced) = loaded.config.placed(&found, None);
+            (probe::once(&config, &took, selection).await, unplaced)
         });
         let (probed, unplaced) = (asked.0.map_err(failure)?, asked.1);
         Ok(ProbeReport::new(&probed, unplaced.iter().map(ToString::to_string).collect()))

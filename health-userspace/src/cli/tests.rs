@@ -946,6 +946,8 @@ fn a_probe_shows_each_step_with_its_time_and_why() {
         service: "shop".into(),
         origin: name.into(),
         address: "10.0.1.10:443".into(),
+        host: (name == "dr").then(|| "dr.cloud.example".into()),
+        resolve_ms: (name == "dr").then_some(3.2),
         checks,
     };
     let report =
@@ -960,7 +962,7 @@ fn a_probe_shows_each_step_with_its_time_and_why() {
            cert   tls     pass     1.0ms  connect 1.0ms                                          certificate until 2026-12-01 03:07:12 +08:00
            mq     script  slow     812ms  run 812ms                                              weight 40
 
-        shop/dr  10.0.1.10:443
+        shop/dr  10.0.1.10:443  (dr.cloud.example, resolve 3.2ms)
            CHECK  TYPE  RESULT   TOOK  STEPS  WHY
            port   tcp   local   0.0ms         descriptors; says nothing about the origin
 
@@ -983,7 +985,7 @@ fn a_probe_shows_each_step_with_its_time_and_why() {
     "#]],
     );
     world.shows("probe --json", Exit::Done, &expect![[r#"
-        {"ok":true,"origins":[{"service":"shop","origin":"a","address":"10.0.1.10:443","checks":[{"name":"port","type":"tcp","layer":"application","critical":true,"verify":false,"result":"pass","reason":null,"failed_step":null,"failed_layer":null,"detail":null,"needs":null,"took_ms":12.3,"steps":[{"name":"connect","layer":"transport","took_ms":12.3}],"weight":null,"cert_not_after":null}]}],"unplaced":[]}
+        {"ok":true,"origins":[{"service":"shop","origin":"a","address":"10.0.1.10:443","host":null,"resolve_ms":null,"checks":[{"name":"port","type":"tcp","layer":"application","critical":true,"verify":false,"result":"pass","reason":null,"failed_step":null,"failed_layer":null,"detail":null,"needs":null,"took_ms":12.3,"steps":[{"name":"connect","layer":"transport","took_ms":12.3}],"weight":null,"cert_not_after":null}]}],"unplaced":[]}
     "#]]);
 
     let nothing =

@@ -62,7 +62,7 @@ mod trace;
 
 pub use clock::now;
 pub use once::{Ended, Probed, ProbedCheck, Selection, once};
-pub use resolve::look_up;
+pub use resolve::{look_up, look_up_timed};
 pub use schedule::{Report, Scheduler, Settings, Target};
 pub use trace::{DETAIL_CHARS_MAX, Notes, Step, Trace};
 

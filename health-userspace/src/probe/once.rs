@@ -13,7 +13,7 @@ use super::{
 use crate::config::{CheckConfig, Config, OriginConfig, ServiceConfig};
 use futures_util::{StreamExt, stream};
 use health_core::{Span, model::Outcome};
-use std::{net::SocketAddr, sync::Arc};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 /// Origins that are asked at the same time.
 const AT_ONCE: usize = 32;
@@ -38,6 +38,8 @@ pub struct Probed {
     pub origin: String,
     /// Where it is.
     pub address: SocketAddr,
+    /// Its name, and how long it took to find out what that stands for; none if the configuration has its address.
+    pub resolved: Option<(String, Span)>,
     /// In the order in which they ran.
     pub checks: Vec<ProbedCheck>,
 }
@@ -66,12 +68,16 @@ pub struct Ended {
     pub notes: Notes,
 }
 
-/// Asks each selected origin each selected check once. Must be called inside a tokio runtime.
+/// Asks each selected origin each selected check once. `resolved`: how long the look-up of each name took. Must be called inside a tokio runtime.
 ///
 /// # Errors
 ///
 /// Sockets can't be marked, or a check can't be run at all.
-pub async fn once(config: &Config, selection: &Selection) -> Result<Vec<Probed>, ProbeError> {
+pub async fn once(
+    config: &Config,
+    resolved: &BTreeMap<String, Span>,
+    selection: &Selection,
+) -> Result<Vec<Probed>, ProbeError> {
     socket::try_mark(config.node.bypass.mark)?;
     let chosen = |name: &String, wish: &Option<String>| wish.as_ref().is_none_or(|wish| wish == name);
     let services = config.services.iter().filter(|service| chosen(&service.name, &selection.service));
@@ -87,6 +93,7 @@ pub async fn once(config: &Config, selection: &Selection) -> Result<Vec<Probed>,
         trust: Trust::default(),
         stalls: Stalls::new(),
         check: selection.check.as_deref(),
+        resolved,
     };
     let asked = stream::iter(origins).map(|(service, origin)| node.origin(service, origin)).buffered(AT_ONCE).collect();
     let asked: Vec<Result<Probed, ProbeError>> = tokio::select! {
@@ -103,6 +110,7 @@ struct Once<'a> {
     trust: Trust,
     stalls: Stalls,
     check: Option<&'a str>,
+    resolved: &'a BTreeMap<String, Span>,
 }
 
 impl Once<'_> {
@@ -124,7 +132,10 @@ impl Once<'_> {
             let ended = if unmet.is_none() { Some(self.round(check, (&service.name, origin)).await?) } else { None };
             checks.push(ProbedCheck { check: check.clone(), ended, unmet });
         }
-        Ok(Probed { service: service.name.clone(), origin: origin.name.clone(), address: origin.address, checks })
+        let of = |name: &String| Some((name.clone(), *self.resolved.get(name)?));
+        let resolved = origin.host.as_ref().and_then(|host| of(&host.name));
+        let (service, name) = (service.name.clone(), origin.name.clone());
+        Ok(Probed { service, origin: name, address: origin.address, resolved, checks })
     }
 
     async fn round(&self, check: &CheckConfig, of: (&str, &OriginConfig)) -> Result<Ended, ProbeError> {

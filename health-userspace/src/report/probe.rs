@@ -27,6 +27,10 @@ pub struct ProbeOrigin {
     pub origin: String,
     /// Where it was asked.
     pub address: String,
+    /// Its name, if the configuration has no address of it.
+    pub host: Option<String>,
+    /// How long it took to find out what the name stands for. Unit: ms.
+    pub resolve_ms: Option<f64>,
     /// In the order in which they ran.
     pub checks: Vec<ProbeCheck>,
 }
@@ -94,6 +98,8 @@ fn origin(probed: &Probed) -> ProbeOrigin {
         service: probed.service.clone(),
         origin: probed.origin.clone(),
         address: probed.address.to_string(),
+        host: probed.resolved.as_ref().map(|(host, _)| host.clone()),
+        resolve_ms: probed.resolved.as_ref().map(|(_, took)| millis(*took)),
         checks: probed.checks.iter().map(check).collect(),
     }
 }

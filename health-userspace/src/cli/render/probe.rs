@@ -17,7 +17,11 @@ pub fn render(report: &ProbeReport, look: &Look) -> String {
     let mut text = String::new();
     for origin in &report.origins {
         // Writing to a string cannot fail.
-        writeln!(text, "{}/{}  {}", clean(&origin.service), clean(&origin.origin), origin.address).unwrap_or_default();
+        write!(text, "{}/{}  {}", clean(&origin.service), clean(&origin.origin), origin.address).unwrap_or_default();
+        if let (Some(host), Some(took)) = (&origin.host, origin.resolve_ms) {
+            write!(text, "  ({}, resolve {})", clean(host), milliseconds(took)).unwrap_or_default();
+        }
+        text.push('\n');
         let columns = [
             ("CHECK", Align::Left),
             ("TYPE", Align::Left),
