@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::process::run_with_input;
@@ -15,6 +16,8 @@ use crate::process::run_with_input;
 pub struct Namespace {
     name: String,
     fd: OwnedFd,
+    /// What its programs see as `/etc/resolv.conf`, if not this machine's.
+    resolver: OnceLock<PathBuf>,
 }
 
 impl Namespace {
@@ -33,7 +36,7 @@ impl Namespace {
             made.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
         .with_context(|| format!("cannot make network namespace `{name}`"))?;
-        let made = Self { name: name.to_owned(), fd };
+        let made = Self { name: name.to_owned(), fd, resolver: OnceLock::new() };
         made.sysctl("ipv4/conf/all/rp_filter", "0")?;
         made.sysctl("ipv4/conf/default/rp_filter", "0")?;
         made.sysctl("ipv6/conf/all/accept_dad", "0")?;
@@ -52,6 +55,19 @@ impl Namespace {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()))
+    }
+
+    /// From now on programs that are started here ask the name servers of that file, as with `ip netns exec`.
+    ///
+    /// # Errors
+    ///
+    /// When it was set before.
+    pub fn resolve_by(&self, file: &Path) -> Result<()> {
+        self.resolver.set(file.to_owned()).map_err(|_set| anyhow!("`{}` has a resolver", self.name))
+    }
+
+    pub(crate) fn resolver(&self) -> Option<&Path> {
+        self.resolver.get().map(PathBuf::as_path)
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -86,7 +102,7 @@ impl Namespace {
         name: &str,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<JoinHandle<Result<T>>> {
-        let own = Self { name: self.name.clone(), fd: self.fd.try_clone()? };
+        let own = Self { name: self.name.clone(), fd: self.fd.try_clone()?, resolver: OnceLock::new() };
         let inside = move || {
             own.join()?;
             drop(own);

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
@@ -15,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
@@ -39,6 +41,7 @@ pub(crate) enum Pids {
 struct Job {
     command: Command,
     network: OwnedFd,
+    resolver: Option<PathBuf>,
     pids: Pids,
     reply: Sender<Result<Child>>,
 }
@@ -93,7 +96,8 @@ pub(crate) fn spawn_as(ns: &Namespace, mut command: Command, pids: Pids) -> Resu
     // SAFETY: the closure makes one `prctl` system call, which is async-signal-safe, and allocates nothing.
     unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
     let (reply, answer) = channel();
-    let job = Job { command, network: ns.fd().try_clone_to_owned()?, pids, reply };
+    let (network, resolver) = (ns.fd().try_clone_to_owned()?, ns.resolver().map(Path::to_owned));
+    let job = Job { command, network, resolver, pids, reply };
     forker().send(job).map_err(|_unsent| anyhow!("the forking thread is gone"))?;
     let child = answer.recv()?.with_context(|| format!("cannot start {what}"))?;
     Ok(Process { what, child })
@@ -104,13 +108,31 @@ fn forker() -> &'static Sender<Job> {
     FORKER.get_or_init(|| {
         let (sender, jobs) = channel::<Job>();
         thread::spawn(move || {
-            for Job { mut command, network, pids, reply } in jobs {
+            for Job { mut command, network, resolver, pids, reply } in jobs {
                 // The asker may be gone; its child is then reaped by nobody but still dies with us.
-                reply.send(fork(&mut command, &network, pids)).ok();
+                let forked = match resolver {
+                    None => fork(&mut command, &network, pids),
+                    Some(file) => resolving(&file, || fork(&mut command, &network, pids)),
+                };
+                reply.send(forked).ok();
             }
         });
         sender
     })
+}
+
+/// Forks in a mount namespace of its own, where that file is `/etc/resolv.conf`.
+fn resolving(file: &Path, fork: impl FnOnce() -> Result<Child>) -> Result<Child> {
+    let none = None::<&Path>;
+    let home = File::open("/proc/thread-self/ns/mnt")?;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    // Private first: the mount must not be seen outside.
+    let child = mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+        .and_then(|()| mount(Some(file), "/etc/resolv.conf", none, MsFlags::MS_BIND, none))
+        .map_err(anyhow::Error::from)
+        .and_then(|()| fork());
+    setns(home, CloneFlags::CLONE_NEWNS)?;
+    child
 }
 
 fn fork(command: &mut Command, network: &OwnedFd, pids: Pids) -> Result<Child> {

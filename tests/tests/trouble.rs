@@ -3,10 +3,15 @@
 //! Needs a built `sluice` (`SLUICE_BIN`, or the workspace's own).
 
 use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use lab::{Daemon, Family, Fault, Lab, LabConfig, LabOptions, Load, LoadOptions, Record, http_get, now_ns, wait_until};
+use anyhow::{Context as _, Result, ensure};
+use lab::{
+    Daemon, Family, Fault, Lab, LabConfig, LabOptions, Load, LoadOptions, Record, http_get, is_long, now_ns, wait_until,
+};
+use nix::sys::signal::Signal;
 
 const ONE_LINK: LabOptions = LabOptions { two_links: false };
 const SECOND: Duration = Duration::from_secs(1);
@@ -29,7 +34,7 @@ fn wait_all_on(load: &Load, origin: char) -> Result<()> {
 /// Waits for `count` more connections to end.
 fn wait_more(load: &Load, count: usize) -> Result<()> {
     let before = load.look(<[Record]>::len);
-    wait_until("more connections end", 20 * SECOND, || load.look(<[Record]>::len) >= before + count)
+    wait_until("more connections end", 60 * SECOND, || load.look(<[Record]>::len) >= before + count)
 }
 
 fn wait_state(daemon: &Daemon, service: &str, origin: &str, wanted: &str) -> Result<BTreeSet<String>> {
@@ -190,5 +195,83 @@ fn checks_and_direct_see_the_dead_origin_while_traffic_is_on_the_standby() -> Re
     assert_eq!(steered.origin.as_deref(), Some("b"));
     let direct = daemon.cli(&curl)?;
     assert_ne!(direct.code, Some(0), "`direct` was steered: {direct:?}");
+    Ok(())
+}
+
+/// Every origin of the lab is healthy.
+fn all_healthy(daemon: &Daemon) -> bool {
+    daemon.status().is_ok_and(|status| {
+        let all = Family::ALL.iter().flat_map(|family| ["a", "b"].map(|origin| (family.service(), origin)));
+        all.into_iter().all(|(service, origin)| status.state(service, origin) == Some("healthy"))
+    })
+}
+
+/// States that changed since then, which nothing of this node's should bring about.
+fn changes(daemon: &Daemon, since_ns: u64) -> Result<Vec<lab::Event>> {
+    let changed = ["state", "failover", "failback", "trip"];
+    Ok(daemon
+        .events()?
+        .into_iter()
+        .filter(|event| event.at_ns > since_ns && changed.contains(&event.what.as_str()))
+        .collect())
+}
+
+/// P39: what this node lacks says nothing about origins, and is said. Another test shows it for each kind of check.
+#[test]
+fn p39_what_the_node_lacks_changes_no_state_and_raises_an_alarm() -> Result<()> {
+    // The second word about the same trouble comes ten seconds after the first: then more rounds were lost than `fall`.
+    let words = if is_long() { 2 } else { 1 };
+    let lab = Lab::new(ONE_LINK)?;
+    let daemon = Daemon::start_in(&lab, &LabConfig::of(&lab))?;
+    wait_until("all origins are healthy", 30 * SECOND, || all_healthy(&daemon))?;
+    let since_ns = now_ns();
+    // EADDRNOTAVAIL: the only port that there is, is taken.
+    let taken = lab.node.enter(|| TcpListener::bind(("::", 20_000)))??;
+    lab.node.sysctl("ipv4/ip_local_port_range", "20000 20000")?;
+    let said = |reason: &str| {
+        daemon.log().lines().filter(|line| line.contains("local trouble") && line.contains(reason)).count()
+    };
+    wait_until("a lack of ports is said", 30 * SECOND, || said("ports") >= words)?;
+    ensure!(all_healthy(&daemon), "{:?}", daemon.status());
+    lab.node.sysctl("ipv4/ip_local_port_range", "32768 60999")?;
+    drop(taken);
+    // EMFILE: not one descriptor more. The daemon can't even be asked meanwhile.
+    let pid = daemon.pid().context("the daemon runs")?.to_string();
+    let limit = |soft: &str| Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={soft}:")]).status();
+    ensure!(limit("3")?.success(), "prlimit");
+    let lost = wait_until("a lack of descriptors is said", 30 * SECOND, || said("descriptors") >= words);
+    ensure!(limit("100000")?.success(), "prlimit");
+    lost?;
+    let before = checks(&daemon, "shop4", "a", "pass");
+    wait_until("checks run again", 30 * SECOND, || checks(&daemon, "shop4", "a", "pass") >= before + 2.0)?;
+    ensure!(all_healthy(&daemon), "{:?}", daemon.status());
+    assert_eq!(changes(&daemon, since_ns)?, [], "the node's own trouble was held against origins");
+    let alarms: Vec<_> = daemon.events()?.into_iter().filter(|event| event.what == "local_trouble").collect();
+    for reason in ["ports", "descriptors"] {
+        let alarm = alarms.iter().find(|alarm| alarm.detail.starts_with(reason));
+        ensure!(alarm.is_some_and(|alarm| alarm.object == "lab"), "no alarm about {reason}: {alarms:?}");
+    }
+    Ok(())
+}
+
+/// P27 (b): what was missed while nobody ran is one round each, and held against nobody.
+#[test]
+fn p27_b_a_daemon_that_was_stopped_holds_nothing_against_origins() -> Result<()> {
+    let lab = Lab::new(ONE_LINK)?;
+    let daemon = Daemon::start_in(&lab, &LabConfig::of(&lab))?;
+    let load = Load::start(&lab.node, LoadOptions::figures(lab.origin_a(Family::Ipv4)))?;
+    wait_until("all origins are healthy", 30 * SECOND, || all_healthy(&daemon))?;
+    let (since_ns, failed) = (now_ns(), checks(&daemon, "shop4", "a", "fail"));
+    daemon.signal(Signal::SIGSTOP)?;
+    // 500 a second: half a minute, or three seconds.
+    wait_more(&load, if is_long() { 15_000 } else { 1_500 })?;
+    daemon.signal(Signal::SIGCONT)?;
+    let passed = checks(&daemon, "shop4", "a", "pass");
+    wait_until("checks run again", 30 * SECOND, || checks(&daemon, "shop4", "a", "pass") >= passed + 3.0)?;
+    assert_eq!(changes(&daemon, since_ns)?, []);
+    ensure!(all_healthy(&daemon), "{:?}", daemon.status());
+    assert_eq!(checks(&daemon, "shop4", "a", "fail").total_cmp(&failed), std::cmp::Ordering::Equal, "a check failed");
+    let lost = load.finish()?.into_iter().find(|record| !record.outcome.is_ok());
+    assert_eq!(lost, None);
     Ok(())
 }

@@ -10,6 +10,7 @@ mod fuzz;
 mod kernels;
 mod run;
 mod setup;
+mod shots;
 mod test;
 #[cfg(test)]
 mod tidy;
@@ -35,6 +36,7 @@ enum Task {
     Test(test::Args),
     Bench(bench::Args),
     Fuzz(fuzz::Args),
+    Shots(shots::Args),
     TestKernels(kernels::Args),
 }
 
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Task::Test(args) => args.run(&root),
         Task::Bench(args) => args.run(&root),
         Task::Fuzz(args) => args.run(&root),
+        Task::Shots(args) => args.run(&root),
         Task::TestKernels(args) => args.run(&root),
     };
     match done {
