@@ -363,7 +363,6 @@ impl Daemon {
             pkcs11_sessions: self.hub.sessions(),
             reload: self.tallies.reload,
             build: Some(BuildScrape { version: env!("CARGO_PKG_VERSION").to_owned(), abi: ABI_VERSION }),
-            ..NodeScrape::default()
         }
     }
 }

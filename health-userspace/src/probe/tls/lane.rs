@@ -22,7 +22,7 @@ use tokio_rustls::rustls::{
 
 /// After so long a full handshake proves key and certificate again. A wrong certificate is found that much later, at most, and
 /// only if the server takes tickets that it gave with another one (nginx, HAProxy and OpenSSL don't).
-pub(super) const RESUMED_MAX: Duration = Duration::from_secs(60);
+pub(super) const RESUMED_MAX: Duration = Duration::from_mins(1);
 
 /// All servers of a check: as many as its requests have names and ports.
 #[derive(Debug, Default)]
