@@ -12,7 +12,7 @@
 //! node-wide ones hold is held by doubt about the judgement. So the kernel goes on rescuing attempts and tripping; once traffic
 //! shows the fault, nothing holds the move any longer.
 //!
-//! Causes are counted, not services: a host, or the next hop where that is what failed. A move counts for [`AT_ONCE`]; after that
+//! Causes are counted, not services: a host, or the next hop where that is what failed. A move counts for `AT_ONCE`; after that
 //! its standby has shown that it can.
 
 use crate::{

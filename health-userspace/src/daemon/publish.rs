@@ -12,6 +12,10 @@ use health_core::{
     model::{LocalReason, OriginId, Outcome, ServiceSpec, State},
 };
 
+mod shares;
+
+use shares::shares;
+
 use super::{Daemon, counted::Counted};
 use crate::{
     config::{Detail, ServiceConfig},
@@ -365,22 +369,6 @@ impl Daemon {
             build: Some(BuildScrape { version: env!("CARGO_PKG_VERSION").to_owned(), abi: ABI_VERSION }),
         }
     }
-}
-
-/// Share of the service's new flows by the slot tables, read back; frontends count alike. Unit: percent.
-fn shares(datapath: &crate::datapath::Datapath, spec: &ServiceSpec) -> BTreeMap<u16, f64> {
-    let mut slots: BTreeMap<u16, u32> = spec.origins.iter().map(|origin| (origin.id.0, 0)).collect();
-    let mut all = 0u32;
-    for frontend in &spec.frontends {
-        for (origin, count) in datapath.shares(frontend.id.0).unwrap_or_default() {
-            *slots.entry(origin).or_default() += count;
-            all += count;
-        }
-    }
-    if all == 0 {
-        return BTreeMap::new();
-    }
-    slots.into_iter().map(|(id, count)| (id, f64::from(count) * 100.0 / f64::from(all))).collect()
 }
 
 fn is_usable(origin: &crate::report::OriginReport) -> bool {

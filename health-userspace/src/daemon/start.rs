@@ -124,7 +124,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
     tokio::spawn(server.serve());
     let handle = Handle { status: status_seen, events: log.clone(), commands: commands_in };
     say_loaded(&datapath)?;
-    let (ender, endings) = Ender::start(config.node.pin_dir.clone()).map_err(StartError::Thread)?;
+    let (ender, over) = Ender::start(config.node.pin_dir.clone()).map_err(StartError::Thread)?;
     let mut daemon = Daemon {
         engine: engine(&specs, &config),
         options,
@@ -155,7 +155,7 @@ async fn serve(options: RunOptions, config: Config) -> Result<(), StartError> {
         attacks: super::attack::Files::default(),
         keeper: memory::Keeper::new(&config.node.state_dir),
         ender,
-        ended: endings,
+        ended: over,
         ticks: 0,
         lag: Duration::ZERO,
         config,

@@ -488,8 +488,7 @@ proptest! {
         cut in any::<prop::sample::Index>(),
     ) {
         use sha2::{Digest as _, Sha256};
-        let hex = |byte: &u8| [byte >> 4, byte & 15].map(|half| char::from_digit(half.into(), 16).expect("a half of a byte"));
-        let digest: String = Sha256::digest(&body).iter().flat_map(hex).collect();
+        let digest = Sha256::digest(&body).iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
         let whole = if by_length {
             [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes(), body].concat()
         } else {
