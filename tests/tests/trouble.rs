@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    Daemon, Family, Fault, Lab, LabConfig, LabOptions, Load, LoadOptions, Record, http_get, is_long, now_ns, wait_until,
+    Daemon, Family, Fault, Lab, LabConfig, LabOptions, Load, LoadOptions, Record, Status, http_get, is_long, now_ns,
+    wait_until,
 };
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::Signal;
@@ -167,8 +168,9 @@ fn an_origin_that_never_answered_is_never_healthy() -> Result<()> {
     let daemon = Daemon::start_in(&lab, &config)?;
     for family in Family::ALL {
         for origin in ["a", "b"] {
-            let seen = wait_state(&daemon, family.service(), origin, "fault")?;
-            assert!(!seen.contains("healthy"), "{} {origin}: {seen:?}", family.service());
+            // Where nothing at all answers, it may be the node's own trouble: then they are held at `high_risk`.
+            let out = |status: Status| matches!(status.state(family.service(), origin), Some("fault" | "high_risk"));
+            wait_until("it is judged", 30 * SECOND, || daemon.status().is_ok_and(out))?;
         }
     }
     let ever = daemon.events()?.into_iter().find(|event| event.what == "state" && event.detail.contains("healthy"));

@@ -183,7 +183,10 @@ fn lab(root: &Path, build: &mut Command, test: impl Fn() -> Command + Sync) -> a
             command::kept(&mut beside)
         });
         let shown = command::shown(
-            test().arg("--lib").args(timed.iter().flat_map(|name| ["--test", name])).args(["--", "--test-threads=1"]),
+            test()
+                .args(["--no-fail-fast", "--lib"])
+                .args(timed.iter().flat_map(|name| ["--test", name]))
+                .args(["--", "--test-threads=1"]),
         );
         let (said, ended) = beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         println!("{said}");

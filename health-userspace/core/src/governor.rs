@@ -157,6 +157,8 @@ struct Move {
     cause: u64,
     onto: Vec<u64>,
     since: Timestamp,
+    /// Whether it was judged dead, or out before this daemon: told, or no news.
+    dead: bool,
 }
 
 /// What is on the move.
@@ -180,19 +182,30 @@ struct Tally {
     in_minute: u64,
 }
 
+const fn is_dead(want: &Want) -> bool {
+    matches!(want.left, Left::Dead | Left::Doubted)
+}
+
 impl Governor {
     /// Decides about all wishes of one moment: which of them are held, and why. Those that are not wished any more have ended.
     /// `wants` in any order; the dead go first.
     ///
-    /// Answers with the moves that begin now. What is held is in [`Self::held`].
+    /// Answers with the moves that are news of their standbys: of what is judged dead, once each; what only sheds a part of its
+    /// flows is none. What is held is in [`Self::held`].
     pub(crate) fn decide(&mut self, mut wants: Vec<Want>, now: Timestamp) -> Vec<Want> {
         let before = core::mem::take(&mut self.held);
         self.end_others(&wants, now);
-        wants.retain(|want| !self.moves.contains_key(&want.origin));
         let first = !core::mem::replace(&mut self.begun, true);
-        let mut begin = Vec::new();
+        let mut news = Vec::new();
+        wants.retain(|want| {
+            let Some(went) = self.moves.get_mut(&want.origin) else { return true };
+            if is_dead(want) && !core::mem::replace(&mut went.dead, true) {
+                news.push(want.clone());
+            }
+            false
+        });
         if wants.is_empty() {
-            return begin;
+            return news;
         }
         wants.sort_by_key(|want| (want.left, want.origin));
         let mut tally = self.tally(now);
@@ -208,14 +221,17 @@ impl Governor {
             }
             // What was out before this daemon is no news.
             let since = if first { Timestamp::NEVER } else { now };
-            let went = Move { cause: want.cause, onto: want.to.iter().map(|target| target.host).collect(), since };
+            let onto = want.to.iter().map(|target| target.host).collect();
+            let went = Move { cause: want.cause, onto, since, dead: first || is_dead(&want) };
             if !first {
                 tally.add(&went, now);
             }
             self.moves.insert(want.origin, went);
-            begin.push(want);
+            if !first && is_dead(&want) {
+                news.push(want);
+            }
         }
-        begin
+        news
     }
 
     /// The origins whose flows stay where they are, and why.

@@ -301,7 +301,7 @@ impl CheckTrack {
         let failures = self.runs.failures();
         let removed = self.removed_fall > 0 && self.removed >= u32::from(self.removed_fall);
         // An HSM's worker has made sure already.
-        let sure = matches!(self.reason, Some(Reason::Hsm(_))) || self.runs.failing_for() >= self.falls_after;
+        let sure = self.removed_fall > 0 || self.runs.failing_for() >= self.falls_after;
         let fell = sure && failures >= u32::from(policy.fall);
         let both = policy.fault_rule == FaultRule::Both;
         let rate = if both && !fell { rate.min(Grade::HighRisk) } else { rate };

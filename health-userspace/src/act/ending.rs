@@ -18,6 +18,10 @@ use tokio::sync::mpsc;
 use super::reset::{DestroyOrder, FlowReset, Numbers, Resets, Tuple, Which, destroy};
 use crate::datapath::live::{LiveFlow, live_flows};
 
+/// The list of flows is older than the list of sockets. A connection that is younger than both would not be known as redirected, so
+/// idle means: for longer than the list is old, and for this, which ticks of the kernel's clock are rounded by.
+const NEW: Duration = Duration::from_millis(50);
+
 /// Rounds that wait for the thread. The judgement asks again, so what finds no place is lost without harm.
 const ROUNDS_MAX: usize = 2;
 
@@ -87,6 +91,8 @@ impl Ender {
 struct Hand {
     pin_dir: PathBuf,
     mark: u32,
+    /// When the flows of this round were listed.
+    listed: Option<Instant>,
     /// What is left of each service's second.
     budgets: BTreeMap<ServiceId, (Option<Instant>, usize)>,
     /// Forwarded flows that were reset: they stay in our table, for nothing of them passes the programs any more.
@@ -109,6 +115,7 @@ impl Hand {
     fn round(&mut self, round: &[Task]) -> Vec<Ended> {
         let origins: BTreeSet<u16> = round.iter().map(|task| task.ending.origin.0).collect();
         let addresses: BTreeSet<SocketAddr> = round.iter().map(|task| task.address).collect();
+        self.listed = Some(Instant::now());
         let flows = match live_flows(&self.pin_dir, &origins, &addresses) {
             Ok(flows) => flows,
             Err(error) => {
@@ -160,7 +167,8 @@ impl Hand {
         let kinds: &[(Which, bool)] = if task.ending.all {
             &[(Which::All, false)]
         } else {
-            &[(Which::Idle { quiet: Duration::ZERO }, true), (stalled, false)]
+            let quiet = NEW + self.listed.map_or(Duration::ZERO, |listed| listed.elapsed());
+            &[(Which::Idle { quiet }, true), (stalled, false)]
         };
         for &(which, idle) in kinds {
             for &peer in &peers {

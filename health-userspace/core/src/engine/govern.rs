@@ -1,19 +1,18 @@
 //! All services' moves before the governor.
 
 use super::{Engine, Step};
-use crate::{governor::Left, service::Service, time::Timestamp};
+use crate::{service::Service, time::Timestamp};
 use alloc::vec::Vec;
 
 impl Engine {
     /// Lets the moves of all services together be held where they are too many.
     pub(super) fn govern(&mut self, now: Timestamp, step: &mut Step) {
         let wants: Vec<_> = self.services.iter().flat_map(Service::wants).collect();
-        let begin = self.governor.decide(wants, now);
+        let news = self.governor.decide(wants, now);
         for service in &mut self.services {
             service.take_holds(self.governor.held(), now, step);
         }
-        // Told of what is judged dead: what only sheds a part of its flows is no news about its standby.
-        for want in begin.into_iter().filter(|want| matches!(want.left, Left::Dead | Left::Doubted)) {
+        for want in news {
             let service = self.index.get(&want.origin).and_then(|(service, _)| self.services.get(*service));
             if let Some(service) = service {
                 service.tell_unset(&want.to, now, step);
