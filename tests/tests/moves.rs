@@ -59,8 +59,9 @@ fn the_governor_holds_the_second_cause_and_says_so() -> Result<()> {
     listeners.clear();
     wait_until("two is held", 15 * SECOND, || has_event(&daemon, "withheld", "two/primary", "causes_at_once"))
         .with_context(|| daemon.log_tail())?;
+    let judged = || state(&daemon, "two", "primary").as_deref() == Some("fault");
+    wait_until("and is judged all the same", 15 * SECOND, judged).with_context(|| daemon.log_tail())?;
     assert!(!has_event(&daemon, "failover", "two", ""), "it stays where it is");
-    assert_eq!(state(&daemon, "two", "primary").as_deref(), Some("fault"), "and is judged all the same");
     let maps = daemon.maps()?;
     let frontend = maps.frontend(&primaries[1].to_string()).context("no frontend")?;
     assert_eq!(frontend["slots"]["primary"].as_u64(), Some(251), "{frontend}");
